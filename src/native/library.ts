@@ -26,7 +26,7 @@ export function openLibrary(path: string): Library {
   try {
     symbols = openSymbols(path);
   } catch (error) {
-    throw new NativeError(CODE.unsupported, loaderWords(error));
+    throw new NativeError(CODE.unsupported, `cannot load ${path}: ${loaderWords(error)}`);
   }
   const sizes = new Uint32Array(new ArrayBuffer(STRUCT_SIZES.length * 4));
   checkAbi(symbols.cx_abi(addressOf(sizes), sizes.length), sizes);
@@ -91,9 +91,8 @@ export function openCopy(bytes: Uint8Array, cache: string, cause: unknown): Libr
   } catch (error) {
     throw new NativeError(
       CODE.unsupported,
-      `cannot load the engine library: from the temporary folder: ${loaderWords(cause)}; ` +
-        `from ${folder}: ${loaderWords(error)}. Set TMPDIR or XDG_CACHE_HOME to a folder that ` +
-        "can be written to and is not mounted noexec",
+      `cannot load the engine library: ${words(cause)}; ${words(error)}. ` +
+        "Set TMPDIR or XDG_CACHE_HOME to a folder that can be written to and is not mounted noexec",
     );
   }
 }
@@ -113,6 +112,11 @@ function hashOf(path: string): string | null {
   }
 }
 
-function loaderWords(error: unknown): string {
+function words(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
+}
+
+/** What the loader said, without the path that Bun and dlopen both put before it. */
+function loaderWords(error: unknown): string {
+  return words(error).replace(/^Failed to open library "(.*?)": \1: /, "");
 }
