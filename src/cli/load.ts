@@ -1,0 +1,60 @@
+// Opens a model and its engine with the settings that `serve` and `run` share.
+
+import { createEngineClient, type OwnedEngine } from "../engine/client.ts";
+import { UsageError } from "../errors.ts";
+import { openModel } from "../model/open.ts";
+import type { LoadedModel } from "../model/types.ts";
+import type { FlagValues } from "./flags.ts";
+import { type ModelChoice, provideModel } from "./resolve.ts";
+
+/** A longer context is used only when asked for: its attention is slow on a CPU. */
+const DEFAULT_CONTEXT = 32_768;
+/** Prompt tokens a step: a cancel waits for a step at most, and larger steps are hardly faster. */
+const STEP_TOKENS = 128;
+
+export interface Loaded {
+  readonly model: LoadedModel;
+  readonly engine: OwnedEngine;
+}
+
+/**
+ * Fetches what is missing, opens the model, starts the engine.
+ * @param maxRows sequences side by side
+ * @throws UsageError for a context larger than the model's, ModelError and NativeError as they come
+ */
+export async function loadModel(
+  choice: ModelChoice,
+  flags: FlagValues,
+  maxRows: number,
+  signal: AbortSignal,
+): Promise<Loaded> {
+  const { path, name } = await provideModel(choice, signal, true);
+  signal.throwIfAborted();
+  const model = await openModel(path, { name });
+  const most = model.contextLength;
+  if (flags.context !== null && flags.context > most) {
+    throw new UsageError(`--context: ${name} has a context of ${most}, got "${flags.context}"`);
+  }
+  signal.throwIfAborted();
+  const engine = await createEngineClient({
+    model,
+    threads: flags.threads ?? 0,
+    maxRows,
+    context: flags.context ?? Math.min(most, DEFAULT_CONTEXT),
+    stepTokens: STEP_TOKENS,
+    activations: flags.activations,
+  });
+  return { model, engine };
+}
+
+/** Sampling settings of the flags; -1 is an old spelling of "no top-k". */
+export function samplingOf(flags: FlagValues) {
+  return {
+    temperature: flags.temperature,
+    topK: Math.max(0, flags["top-k"]),
+    topP: flags["top-p"],
+    minP: flags["min-p"],
+    repetitionPenalty: flags["repetition-penalty"],
+    seed: flags.seed,
+  };
+}

@@ -1,0 +1,79 @@
+// `caldrix pull`, `caldrix list` and `caldrix debug plan`: models without an engine.
+
+import { ModelError, UsageError } from "../errors.ts";
+import { CATALOG } from "../model/catalog.ts";
+import { cachedModel, cacheRoot } from "../model/fetch.ts";
+import { openModel } from "../model/open.ts";
+import { printPlan } from "../model/plan-format.ts";
+import { megabytes } from "./progress.ts";
+import { chooseModel, provideModel, unknownModel } from "./resolve.ts";
+import { type StopSignal, watchSignals } from "./signals.ts";
+
+/** Fetches a catalogue model; prints where it lies. */
+export async function pull(args: readonly string[]): Promise<number> {
+  const [word] = args;
+  const choice = chooseModel(word);
+  if (choice?.kind === "path") throw new ModelError(`${word} is on this machine: nothing to fetch`);
+  if (!choice) throw unknownModel(word ?? "");
+  const stop = new AbortController();
+  let by: StopSignal | null = null;
+  const unwatch = watchSignals((signal) => {
+    by = signal;
+    stop.abort();
+  });
+  try {
+    const { path } = await provideModel(choice, stop.signal, false);
+    await print(`${path}\n`);
+    return 0;
+  } catch (error) {
+    if (!stop.signal.aborted) throw error;
+    process.stderr.write("\ncaldrix: stopped; the next pull goes on from here\n");
+    return by === "SIGINT" ? 130 : 1;
+  } finally {
+    unwatch();
+  }
+}
+
+/** The catalogue as a table, with what is in the cache. */
+export async function list(): Promise<number> {
+  const rows = CATALOG.map((model) => {
+    const cached = cachedModel(model, process.env);
+    const about = model.about === null ? "unknown" : `about ${megabytes(model.about)}`;
+    return [
+      model.name,
+      model.format,
+      cached ? megabytes(cached.bytes) : about,
+      cached ? "cached" : "",
+      model.needs === undefined ? model.note : `${model.note} (not yet: needs ${model.needs})`,
+    ];
+  });
+  const table = [["NAME", "FORMAT", "SIZE", "", "NOTE"], ...rows];
+  const widths = [0, 1, 2, 3].map((i) => Math.max(...table.map((row) => row[i]?.length ?? 0)));
+  const lines = table.map((row) => {
+    return row
+      .map((cell, i) => cell.padEnd(widths[i] ?? 0))
+      .join("  ")
+      .trimEnd();
+  });
+  await print(`${lines.join("\n")}\n\nCache: ${cacheRoot(process.env)}\n`);
+  return 0;
+}
+
+/** `debug plan MODEL`: the program that the engine runs for a model. */
+export async function debug(args: readonly string[]): Promise<number> {
+  const [what, word] = args;
+  if (what !== "plan") {
+    throw new UsageError(`caldrix debug: wanted plan MODEL, got ${what ?? "nothing"}`);
+  }
+  const choice = chooseModel(word);
+  if (!choice) throw unknownModel(word ?? "");
+  const { path, name } = await provideModel(choice, new AbortController().signal, true);
+  const model = await openModel(path, { name });
+  await print(printPlan(model.plan));
+  return 0;
+}
+
+/** Writes to stdout and waits until it is written: exiting earlier cuts a pipe short. */
+export function print(text: string): Promise<void> {
+  return new Promise((resolve) => process.stdout.write(text, () => resolve()));
+}

@@ -1,0 +1,109 @@
+// `caldrix run`: one prompt answered to stdout, or, on a terminal without a prompt, a chat.
+
+import { UsageError } from "../errors.ts";
+import type { ChatMessage } from "../text/types.ts";
+import { answer, forTerminal, promptIds, type Session } from "./answer.ts";
+import { chat } from "./chat.ts";
+import type { FlagValues } from "./flags.ts";
+import { loadModel } from "./load.ts";
+import { chooseModel, type ModelChoice, unknownModel } from "./resolve.ts";
+import { type StopSignal, watchSignals } from "./signals.ts";
+import { openTerminal } from "./terminal.ts";
+
+/** Ended by Ctrl-C, as shells report it. */
+const EXIT_INTERRUPTED = 130;
+
+/** Runs a prompt or a chat; returns the exit code. */
+export async function run(args: readonly string[], flags: FlagValues): Promise<number> {
+  const { choice, prompt } = readArguments(args);
+  if (prompt !== null) return once(choice, flags, prompt);
+  if (!process.stdin.isTTY) return once(choice, flags, await readStdin());
+  return talk(choice, flags);
+}
+
+/** MODEL and PROMPT; a single argument that names no model and has white space in it is a prompt. */
+export function readArguments(args: readonly string[]): {
+  readonly choice: ModelChoice;
+  readonly prompt: string | null;
+} {
+  const [first, second] = args;
+  const choice = chooseModel(first);
+  if (choice) return { choice, prompt: second ?? null };
+  const byDefault = chooseModel(undefined);
+  if (byDefault && second === undefined && first !== undefined && /\s/.test(first)) {
+    return { choice: byDefault, prompt: first };
+  }
+  throw unknownModel(first ?? "");
+}
+
+async function readStdin(): Promise<string> {
+  const text = (await Bun.stdin.text()).replace(/\r?\n$/, "");
+  if (text.trim() === "") throw new UsageError("no prompt: neither an argument nor text on stdin");
+  return text;
+}
+
+async function once(choice: ModelChoice, flags: FlagValues, prompt: string): Promise<number> {
+  const stop = new AbortController();
+  let by: StopSignal | "closed" | null = null;
+  const unwatch = watchSignals((signal) => {
+    by ??= signal;
+    stop.abort();
+  });
+  // The reader of our output has left (`| head`): nobody wants the rest.
+  process.stdout.on("error", () => {
+    by ??= "closed";
+    stop.abort();
+  });
+  try {
+    const loaded = await Promise.race([
+      loadModel(choice, flags, 1, stop.signal),
+      new Promise<null>((resolve) => {
+        stop.signal.addEventListener("abort", () => resolve(null), { once: true });
+      }),
+    ]);
+    if (loaded !== null) {
+      await say({ ...loaded, flags }, prompt, stop.signal);
+      await loaded.engine.close();
+    }
+  } catch (error) {
+    if (!stop.signal.aborted) throw error;
+  } finally {
+    unwatch();
+  }
+  // SIGTERM is a clean end.
+  return by === "SIGINT" ? EXIT_INTERRUPTED : 0;
+}
+
+async function say(session: Session, prompt: string, signal: AbortSignal): Promise<void> {
+  const { system } = session.flags;
+  const messages: ChatMessage[] = [{ role: "user", content: prompt }];
+  if (system !== null) messages.unshift({ role: "system", content: system });
+  const ids = promptIds(session, messages);
+  const isTTY = process.stdout.isTTY === true;
+  let last = "";
+  for await (const piece of answer(session, ids, signal)) {
+    last = piece;
+    await write(isTTY ? forTerminal(piece) : piece);
+  }
+  if (!last.endsWith("\n")) await write("\n");
+}
+
+/** Resolves also when the reader is gone: the error event tells. */
+function write(text: string): Promise<void> {
+  return new Promise((resolve) => process.stdout.write(text, () => resolve()));
+}
+
+async function talk(choice: ModelChoice, flags: FlagValues): Promise<number> {
+  const { model, engine } = await loadModel(choice, flags, 1, new AbortController().signal);
+  process.stdout.write(
+    `${model.name}${model.template ? "" : " (a base model: it goes on with your text)"}; /help for help\n`,
+  );
+  const terminal = openTerminal();
+  try {
+    await chat({ model, engine, flags }, terminal);
+  } finally {
+    terminal.close();
+    await engine.close();
+  }
+  return 0;
+}

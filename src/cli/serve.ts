@@ -1,0 +1,103 @@
+// `caldrix serve`: load, listen, say how to call it, drain when told to stop.
+
+import { type RunningServer, startServer } from "../api/server.ts";
+import { ModelError } from "../errors.ts";
+import type { LoadedModel } from "../model/types.ts";
+import type { FlagValues } from "./flags.ts";
+import { type Loaded, loadModel, samplingOf } from "./load.ts";
+import { chooseModel, unknownModel } from "./resolve.ts";
+import { watchSignals } from "./signals.ts";
+
+/** Serves until a signal; returns the exit code. */
+export async function serve(args: readonly string[], flags: FlagValues): Promise<number> {
+  const choice = chooseModel(args[0]);
+  if (!choice) throw unknownModel(args[0] ?? "");
+  const loading = new AbortController();
+  const drain = Promise.withResolvers<void>();
+  const leave = Promise.withResolvers<number>();
+  const unwatch = watchSignals((_signal, count) => {
+    loading.abort();
+    drain.resolve();
+    // Requests are cut off: not the clean end that code 0 stands for.
+    if (count > 1) leave.resolve(1);
+  });
+  try {
+    return await Promise.race([leave.promise, work()]);
+  } finally {
+    unwatch();
+  }
+
+  async function work(): Promise<number> {
+    // Nothing runs yet, so a signal ends the loading at once.
+    const interrupted = drain.promise.then(() => null);
+    const loaded = await Promise.race([load(), interrupted]);
+    if (loaded === null) return 0;
+    const servedName = flags["served-name"] ?? loaded.model.name;
+    const server = listen(loaded, servedName, flags);
+    process.stdout.write(greeting(loaded.model, servedName, server.url));
+    await drain.promise;
+    process.stderr.write("caldrix: finishing running requests (a second signal ends at once)\n");
+    await server.drain(flags["drain-timeout"] * 1000);
+    await loaded.engine.close();
+    return 0;
+  }
+
+  async function load(): Promise<Loaded | null> {
+    try {
+      return await loadModel(choice!, flags, flags["max-batch"], loading.signal);
+    } catch (error) {
+      if (loading.signal.aborted) return null;
+      throw error;
+    }
+  }
+}
+
+function listen({ model, engine }: Loaded, servedName: string, flags: FlagValues): RunningServer {
+  const { host, port } = flags;
+  try {
+    return startServer({
+      model,
+      engine,
+      servedName,
+      host,
+      port,
+      queueDepth: flags["queue-depth"],
+      defaults: samplingOf(flags),
+      deadlineMs: flags.deadline === null ? null : flags.deadline * 1000,
+      corsOrigins: flags["cors-origin"],
+      allowedHosts: flags["allowed-host"],
+      metricsCompat: flags["metrics-compat"] ?? "none",
+      log: (line) => process.stderr.write(`caldrix: ${line}\n`),
+    });
+  } catch (error) {
+    throw new ModelError(listenRefusal(error, host, port));
+  }
+}
+
+function listenRefusal(error: unknown, host: string, port: number): string {
+  const code = error instanceof Error && "code" in error ? error.code : "";
+  if (code === "EADDRINUSE") {
+    return `port ${port} on ${host} is in use; stop what listens there or choose another with --port`;
+  }
+  if (code === "EACCES") return `listening on port ${port} is not allowed; choose one from 1024 up`;
+  const reason = error instanceof Error ? error.message : String(error);
+  return `cannot listen on ${host}, port ${port}: ${reason}`;
+}
+
+/** What is served and where, and a request to paste. */
+export function greeting(model: LoadedModel, servedName: string, url: string): string {
+  // Nobody calls 0.0.0.0: it stands for every address of this machine.
+  const base = url.replace("//0.0.0.0:", "//localhost:").replace("//[::]:", "//localhost:");
+  const name = JSON.stringify(servedName);
+  const [path, body] = model.template
+    ? [
+        "chat/completions",
+        `{"model": ${name}, "messages": [{"role": "user", "content": "What is the capital of France?"}]}`,
+      ]
+    : ["completions", `{"model": ${name}, "prompt": "The capital of France is", "max_tokens": 32}`];
+  const quoted = `'${body.replaceAll("'", "'\\''")}'`;
+  return `caldrix serves ${servedName} on ${base}\n
+curl ${base}/v1/${path} \\
+  -H "Content-Type: application/json" \\
+  -d ${quoted}\n\n`;
+}
