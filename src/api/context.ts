@@ -1,0 +1,59 @@
+// What the routes of one server share, and what a route handler is. Made by server.ts.
+
+import type { EngineClient } from "../engine/types.ts";
+import type { LoadedModel } from "../model/types.ts";
+import type { Admission } from "./admission.ts";
+import type { BodyReaders, SamplingDefaults } from "./schema.ts";
+import type { Telemetry } from "./telemetry.ts";
+
+/** Everything a server is started with. */
+export interface ServerOptions {
+  readonly model: LoadedModel;
+  readonly engine: EngineClient;
+  /** The one accepted value of `model` in requests. */
+  readonly servedName: string;
+  readonly host: string;
+  /** 0 takes any free port. */
+  readonly port: number;
+  /** Requests that may wait while every row is busy. */
+  readonly queueDepth: number;
+  readonly defaults: SamplingDefaults;
+  /** Longest time a request may take from its admission on; null for no limit. */
+  readonly deadlineMs: number | null;
+  /** Origins that may read answers; "*" for every one; empty turns CORS off. */
+  readonly corsOrigins: readonly string[];
+  /** Host names taken besides the loopback ones; only looked at when bound to loopback. */
+  readonly allowedHosts: readonly string[];
+  readonly metricsCompat: "none" | "vllm";
+  /** Takes one line; never holds text of a request or a reply. */
+  readonly log: (line: string) => void;
+}
+
+/** One request on its way through the server. */
+export interface Call {
+  readonly request: Request;
+  /** Value of x-request-id. */
+  readonly id: string;
+  /** Path of the route table. */
+  readonly route: string;
+}
+
+/** The state that the handlers of one server share. */
+export interface ServerContext {
+  readonly options: ServerOptions;
+  readonly bodyLimitBytes: number;
+  readonly bodies: BodyReaders;
+  readonly admission: Admission;
+  readonly telemetry: Telemetry;
+  /** Number of the next reply id. */
+  nextReply(): number;
+  draining(): boolean;
+  /** Aborts bodies that are still arriving, when draining begins. */
+  readonly bodyStop: AbortController;
+  /** Aborts running generations, when draining has taken too long. */
+  readonly workStop: AbortController;
+  /** Logs a note that matters once in a server's life. */
+  noteOnce(line: string): void;
+}
+
+export type Handler = (context: ServerContext, call: Call) => Response | Promise<Response>;

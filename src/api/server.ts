@@ -1,0 +1,183 @@
+// The HTTP server: one explicit route table, the Host check, CORS, request ids, draining. What a
+// route does is in its own file. Started by cli/serve.ts and by the tests.
+
+import { ApiError } from "../errors.ts";
+import { createAdmission } from "./admission.ts";
+import { chat } from "./chat.ts";
+import { completions } from "./completions.ts";
+import type { Call, Handler, ServerContext, ServerOptions } from "./context.ts";
+import { errorResponse, shuttingDown, toApiError } from "./errors.ts";
+import { corsHeaders, isLoopback, preflight, requireHost } from "./origin.ts";
+import { modelsBody } from "./respond.ts";
+import { createBodyReaders } from "./schema.ts";
+import { createTelemetry } from "./telemetry.ts";
+
+/** The contract's body limit for a text model. */
+const BODY_LIMIT_BYTES = 4 * 2 ** 20;
+
+/**
+ * Seconds after which the runtime drops a connection that sent only half a header. Handlers switch
+ * it off for themselves: a long prefill is silent for longer than that.
+ */
+const IDLE_SECONDS = 120;
+
+/** How often draining looks whether the last answer has been written. */
+const DRAIN_POLL_MS = 10;
+
+/** Time for the error events of cut streams to reach their clients. */
+const DRAIN_GRACE_MS = 1_000;
+
+export interface RunningServer {
+  readonly port: number;
+  readonly url: string;
+  /** Refuses new work, lets running work finish for timeoutMs, cuts the rest, then stops. */
+  drain(timeoutMs: number): Promise<void>;
+  /** Closes everything at once. */
+  stop(): void;
+}
+
+type Methods = Readonly<Partial<Record<"GET" | "POST", Handler>>>;
+
+const ROUTES: ReadonlyMap<string, Methods> = new Map<string, Methods>([
+  ["/healthz", { GET: () => text("ok") }],
+  ["/health", { GET: () => text("ok") }],
+  ["/readyz", { GET: ready }],
+  ["/metrics", { GET: metrics }],
+  ["/debug/requests", { GET: ({ telemetry }) => json(telemetry.recent()) }],
+  ["/v1/models", { GET: ({ options }) => json(modelsBody(options.servedName)) }],
+  ["/v1/chat/completions", { POST: chat }],
+  ["/v1/completions", { POST: completions }],
+]);
+
+/**
+ * Opens the port and serves until stopped.
+ * @throws the runtime's error when the port cannot be opened (its `code` is EADDRINUSE or EACCES)
+ */
+export function startServer(options: ServerOptions): RunningServer {
+  const context = createContext(options);
+  const loopback = isLoopback(options.host);
+  let drainBegun = false;
+
+  const server = Bun.serve({
+    hostname: options.host,
+    port: options.port,
+    idleTimeout: IDLE_SECONDS,
+    // The runtime's own 413 has no body, so counting is ours (body.ts).
+    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
+    development: false,
+    async fetch(request, bun) {
+      bun.timeout(request, 0);
+      const call = { request, id: crypto.randomUUID(), route: pathOf(request) };
+      const response = await answer(call);
+      response.headers.set("x-request-id", call.id);
+      for (const [name, value] of corsHeaders(request, options.corsOrigins)) {
+        response.headers.set(name, value);
+      }
+      const route = ROUTES.has(call.route) ? call.route : "other";
+      context.telemetry.answered(route, response.status);
+      return response;
+    },
+  });
+
+  async function answer(call: Call): Promise<Response> {
+    try {
+      if (loopback) requireHost(call.request, options.allowedHosts);
+      return await route(call);
+    } catch (error) {
+      const known = toApiError(error, call.id, options.log);
+      return errorResponse(known);
+    }
+  }
+
+  function route(call: Call): Response | Promise<Response> {
+    const methods = ROUTES.get(call.route);
+    if (methods === undefined) throw new ApiError(404, "no such path", null);
+    const { method } = call.request;
+    if (method === "OPTIONS") {
+      const answered = preflight(call.request, options.corsOrigins, allowed(methods));
+      if (answered !== null) return answered;
+    }
+    const handler = method === "HEAD" ? methods.GET : methods[method as keyof Methods];
+    if (handler !== undefined) return handler(context, call);
+    const allow = allowed(methods).join(", ");
+    const error = new ApiError(405, `${method} is not served here; use ${allow}`, null);
+    return errorResponse(error, { allow });
+  }
+
+  async function settled(timeoutMs: number): Promise<void> {
+    const end = performance.now() + timeoutMs;
+    while (server.pendingRequests > 0 && performance.now() < end) await Bun.sleep(DRAIN_POLL_MS);
+  }
+
+  return {
+    port: server.port ?? options.port,
+    url: `http://${options.host.includes(":") ? `[${options.host}]` : options.host}:${server.port}`,
+    async drain(timeoutMs) {
+      if (drainBegun) return;
+      drainBegun = true;
+      context.bodyStop.abort(shuttingDown());
+      await settled(timeoutMs);
+      context.workStop.abort(shuttingDown());
+      await settled(DRAIN_GRACE_MS);
+      await server.stop(true);
+    },
+    stop() {
+      void server.stop(true);
+    },
+  };
+}
+
+function createContext(options: ServerOptions): ServerContext {
+  const { engine, model } = options;
+  const notes = new Set<string>();
+  const bodyStop = new AbortController();
+  let replies = 0;
+  return {
+    options,
+    bodyLimitBytes: BODY_LIMIT_BYTES,
+    bodies: createBodyReaders(
+      options.servedName,
+      Math.min(model.vocabSize, model.tokenizer.vocabSize),
+    ),
+    admission: createAdmission(engine.maxRows, options.queueDepth),
+    telemetry: createTelemetry(engine.maxRows * engine.context, options.metricsCompat),
+    nextReply: () => ++replies,
+    draining: () => bodyStop.signal.aborted,
+    bodyStop,
+    workStop: new AbortController(),
+    noteOnce(line) {
+      if (notes.has(line)) return;
+      notes.add(line);
+      options.log(line);
+    },
+  };
+}
+
+/** The path as sent, without query: routes match exactly, so nothing is decoded or tidied up. */
+function pathOf(request: Request): string {
+  const match = /^(?:[a-z]+:\/\/[^/?#]*)?([^?#]*)/i.exec(request.url);
+  return match?.[1] || "/";
+}
+
+function allowed(methods: Methods): readonly string[] {
+  return methods.GET === undefined ? ["POST"] : ["GET", "HEAD"];
+}
+
+function ready(context: ServerContext): Response {
+  if (context.draining()) throw shuttingDown();
+  return text("ok");
+}
+
+function metrics({ telemetry, admission }: ServerContext): Response {
+  return new Response(telemetry.metrics(admission.counts()), {
+    headers: { "content-type": "text/plain; version=0.0.4; charset=utf-8" },
+  });
+}
+
+function text(body: string): Response {
+  return new Response(body, { headers: { "content-type": "text/plain; charset=utf-8" } });
+}
+
+function json(body: string): Response {
+  return new Response(body, { headers: { "content-type": "application/json" } });
+}
