@@ -81,8 +81,8 @@ export async function createEngineClient(options: EngineClientOptions): Promise<
         maxRows: options.maxRows,
         context,
         stepTokens: options.stepTokens,
-        // One output a sequence and step.
-        maxOut: options.maxRows,
+        // One output a sequence and step, each at a token of its own.
+        maxOut: Math.min(options.maxRows, options.stepTokens),
         threads: options.threads,
       },
     });
@@ -206,7 +206,11 @@ function connect(worker: Worker, facts: Facts): OwnedEngine {
   function enter(prompt: Int32Array, purpose: Purpose, request: Pending): number {
     const id = nextId++;
     pending.set(id, request);
-    send({ kind: "submit", id, prompt, purpose });
+    // A copy of just these ids: a clone would take all of the buffer that a subarray stands on.
+    const own = prompt.slice();
+    worker.postMessage({ kind: "submit", id, prompt: own, purpose } satisfies Command, [
+      own.buffer,
+    ]);
     return id;
   }
 

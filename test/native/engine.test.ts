@@ -62,7 +62,7 @@ beforeAll(() => {
     hiddenSize: 512,
     intermediateSize: 1536,
     vocabSize: VOCAB,
-    contextLength: 4096,
+    contextLength: 1024,
   });
 });
 
@@ -371,8 +371,8 @@ test("200 quick submits and cancels leave no row in use", async () => {
 });
 
 describe("in a step that takes seconds", () => {
-  const options = () => ({ model: deep, context: 4096, stepTokens: 4096, threads: 2 });
-  const long = () => request(prompt(4000), { maxTokens: 1 });
+  const options = () => ({ model: deep, context: 1024, stepTokens: 1024, threads: 2 });
+  const long = () => request(prompt(1000), { maxTokens: 1 });
 
   test("cancelling frees the row within 250 ms", async () => {
     await withEngine(options(), async (engine) => {
