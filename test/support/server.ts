@@ -82,6 +82,7 @@ export function startTestServer(options: TestServerOptions = {}): TestServer {
       name: MODEL,
       arch: "llama",
       plan: new ArrayBuffer(0),
+      registers: [],
       vocabSize: VOCAB_SIZE + 4,
       contextLength: engine.context,
       eosIds: [EOS],
@@ -134,4 +135,31 @@ export function chatBody(over: Record<string, unknown> = {}): Record<string, unk
 /** A completion body. */
 export function completionBody(over: Record<string, unknown> = {}): Record<string, unknown> {
   return { model: MODEL, prompt: "Say", ...over };
+}
+
+/** The parts of a whole reply that the tests look at. */
+export interface WholeReply {
+  readonly choices: readonly [
+    {
+      readonly finish_reason: string;
+      readonly message?: { readonly content: string };
+      readonly text?: string;
+      readonly token_ids?: readonly number[];
+    },
+  ];
+  readonly usage: Record<"completion_tokens" | "prompt_tokens" | "total_tokens", number>;
+}
+
+export interface WireError {
+  readonly error: {
+    readonly code: null;
+    readonly message: string;
+    readonly param: string | null;
+    readonly type: string;
+  };
+}
+
+/** The body as the type a test expects of it. */
+export async function bodyOf<T>(response: Response): Promise<T> {
+  return JSON.parse(await response.text());
 }
