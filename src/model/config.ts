@@ -223,7 +223,9 @@ export function ggufDecoder(m: Metadata, arch: string, w: Weights, rope: Rope): 
   for (const key of ["attention.value_length", "rope.dimension_count"]) {
     const n = get(key, 0, MAX_WIDTH);
     if (n !== undefined && n !== headDim) {
-      throw new ModelError(`${m.where}: ${arch}.${key} is ${n}, wanted the head size ${headDim}`);
+      throw new ModelError(
+        `${m.where}: ${arch}.${key} is ${n}, wanted the head size ${headDim} (key_length, or embedding_length / head_count)`,
+      );
     }
   }
   return checkShape(
