@@ -15,6 +15,11 @@ export function rowBytes(dtype: number, cols: number): number {
 export function dequantize(dtype: number, v: DataView, at: number, n: number): Float32Array {
   const type = GGML_TYPES.get(dtype)!;
   const out = new Float32Array(n);
+  const float = FLOATS[type.name];
+  if (float !== undefined) {
+    for (let i = 0; i < n; i++) out[i] = float(v, at + i * type.bytes);
+    return out;
+  }
   const block = BLOCKS[type.name];
   if (block === undefined) throw new Error(`no dequantisation of ${type.name}`);
   for (let i = 0, p = at; i < n; i += type.block, p += type.bytes) {
@@ -32,16 +37,18 @@ const nibble = (v: DataView, p: number, j: number): number =>
 const bit = (v: DataView, p: number, j: number): number =>
   (v.getUint8(p + (j >> 3)) >> (j & 7)) & 1;
 
+const bits = new DataView(new ArrayBuffer(4));
+
+const FLOATS: Readonly<Record<string, (v: DataView, p: number) => number>> = {
+  F32: (v, p) => v.getFloat32(p, true),
+  F16: half,
+  BF16: (v, p) => {
+    bits.setUint16(2, v.getUint16(p, true), true); // the upper half of a float32
+    return bits.getFloat32(0, true);
+  },
+};
+
 const BLOCKS: Readonly<Record<string, Block>> = {
-  F32: (v, p, y) => {
-    y[0] = v.getFloat32(p, true);
-  },
-  F16: (v, p, y) => {
-    y[0] = half(v, p);
-  },
-  BF16: (v, p, y) => {
-    new Uint32Array(y.buffer, y.byteOffset, 1)[0] = v.getUint16(p, true) << 16;
-  },
   Q4_0: (v, p, y) => {
     for (let j = 0; j < 32; j++) y[j] = half(v, p) * (nibble(v, p + 2, j) - 8);
   },
