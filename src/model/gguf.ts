@@ -3,10 +3,11 @@
 // that are really left before anything is allocated for it. Called by open.ts.
 // Layout: github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
-import { closeSync, openSync, readSync, statSync } from "node:fs";
+import { closeSync } from "node:fs";
 import { resolve } from "node:path";
 import { ModelError } from "../errors.ts";
 import { GGML_TYPES } from "./dtypes.ts";
+import { openFile, readFully, regularFileBytes } from "./file.ts";
 import type { TensorInfo, TensorTable } from "./types.ts";
 
 /** The vocabulary of 262 144 tokens makes 10 MB; ten times that is no header. */
@@ -93,17 +94,6 @@ export function readGguf(path: string): GgufFile {
   }
 }
 
-/**
- * Size of a regular file.
- * @throws ModelError when it is not there or something else (a pipe would block the reader).
- */
-export function regularFileBytes(path: string): number {
-  const stat = statSync(path, { throwIfNoEntry: false });
-  if (stat === undefined) throw new ModelError(`${path}: no such file`);
-  if (!stat.isFile()) throw new ModelError(`${path}: not a regular file`);
-  return stat.size;
-}
-
 /** The header region, read from the file in growing pieces. */
 class HeaderReader {
   readonly path: string;
@@ -116,7 +106,7 @@ class HeaderReader {
   constructor(path: string, fileBytes: number) {
     this.path = path;
     this.fileBytes = fileBytes;
-    this.#fd = openSync(path, "r");
+    this.#fd = openFile(path);
   }
 
   close(): void {
@@ -143,12 +133,8 @@ class HeaderReader {
   #grow(wanted: number, what: string): void {
     const grown = Buffer.allocUnsafeSlow(Math.min(wanted, this.fileBytes, MAX_HEADER_BYTES));
     this.bytes.copy(grown);
-    let have = this.bytes.length;
-    while (have < grown.length) {
-      const n = readSync(this.#fd, grown, have, grown.length - have, have);
-      if (n === 0) throw new ModelError(`${this.path}: truncated while reading ${what}`);
-      have += n;
-    }
+    const have = this.bytes.length;
+    readFully(this.#fd, this.path, grown.subarray(have), have, what);
     this.bytes = grown;
     this.view = new DataView(grown.buffer, grown.byteOffset, grown.length);
   }

@@ -1,9 +1,9 @@
 // Reads the JSON files of a model folder: size limit, strict UTF-8, duplicate keys, and zod messages
 // turned into ModelError. Called by safetensors.ts, open.ts and the arch files.
 
-import { closeSync, fstatSync, openSync, readSync, statSync } from "node:fs";
 import type { z } from "zod";
 import { ModelError } from "../errors.ts";
+import { look, readBytes, regularFileBytes } from "./file.ts";
 
 /** A JSON object. */
 export type JsonObject = Readonly<Record<string, unknown>>;
@@ -15,26 +15,12 @@ const STRICT_UTF8 = new TextDecoder("utf-8", { fatal: true });
  * @param limitBytes a longer file is refused.
  */
 export function readTextFile(path: string, limitBytes: number): string | null {
-  const stat = statSync(path, { throwIfNoEntry: false });
-  if (stat === undefined) return null;
-  if (!stat.isFile()) throw new ModelError(`${path}: not a regular file`);
-  const fd = openSync(path, "r");
-  try {
-    const size = fstatSync(fd).size;
-    if (size > limitBytes) {
-      throw new ModelError(`${path}: ${size} bytes, more than the limit of ${limitBytes}`);
-    }
-    const bytes = Buffer.allocUnsafeSlow(size);
-    let have = 0;
-    while (have < size) {
-      const n = readSync(fd, bytes, have, size - have, have);
-      if (n === 0) throw new ModelError(`${path}: truncated while reading`);
-      have += n;
-    }
-    return decodeUtf8(bytes, path);
-  } finally {
-    closeSync(fd);
+  if (look(path) === undefined) return null;
+  const size = regularFileBytes(path);
+  if (size > limitBytes) {
+    throw new ModelError(`${path}: ${size} bytes, more than the limit of ${limitBytes}`);
   }
+  return decodeUtf8(readBytes(path, 0, size, "the file"), path);
 }
 
 /** Strict UTF-8; a byte order mark is skipped. */

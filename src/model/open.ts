@@ -1,7 +1,6 @@
 // Opens a model: a folder in Hugging Face layout or a .gguf file -> plan, tokenizer, template and end
 // tokens. Reads headers and vocabularies only, never weights. Called by the commands and the tests.
 
-import { statSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { z } from "zod";
 import { archOfGguf, archOfModelType } from "../arch/index.ts";
@@ -11,6 +10,7 @@ import { createTemplate } from "../text/template.ts";
 import { createTokenizer } from "../text/tokenizer.ts";
 import type { Tokenizer } from "../text/types.ts";
 import { int, maybe } from "./config.ts";
+import { look } from "./file.ts";
 import { type GgufArray, readGguf } from "./gguf.ts";
 import { checked, type JsonObject, parseJson, readJsonObject, readTextFile } from "./json-file.ts";
 import { type Metadata, metaArray, metaBool, metaInt, metaString, required } from "./metadata.ts";
@@ -40,7 +40,7 @@ const CONTROL = 3;
  * @throws ModelError naming the file and the field at fault.
  */
 export function openModel(path: string, options: { readonly name?: string } = {}): LoadedModel {
-  const stat = statSync(path, { throwIfNoEntry: false });
+  const stat = look(path);
   if (stat === undefined) throw new ModelError(`${path}: no such file or folder`);
   const base = basename(resolve(path));
   return stat.isDirectory()

@@ -2,12 +2,11 @@
 // Not the weights: C maps those. The files are hostile input; limits are named. Called by open.ts.
 // Layout: 8 bytes length N, N bytes of JSON {name: {dtype, shape, data_offsets}}, then the data.
 
-import { closeSync, openSync, readSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { z } from "zod";
 import { ModelError } from "../errors.ts";
 import { SAFETENSORS_TYPES } from "./dtypes.ts";
-import { regularFileBytes } from "./gguf.ts";
+import { look, readBytes, regularFileBytes } from "./file.ts";
 import { checked, decodeUtf8, duplicateKey, parseJsonObject, readTextFile } from "./json-file.ts";
 import type { TensorInfo, TensorTable, WeightFile } from "./types.ts";
 
@@ -41,11 +40,7 @@ export function readSafetensors(dir: string): TensorTable {
 }
 
 function hasFile(path: string): boolean {
-  try {
-    return regularFileBytes(path) >= 0;
-  } catch {
-    return false;
-  }
+  return look(path) !== undefined;
 }
 
 const indexSchema = z.object({
@@ -127,35 +122,20 @@ function readHeaderText(path: string, fileBytes: number): { header: string; data
   if (fileBytes < 8) {
     throw new ModelError(`${path}: truncated: ${fileBytes} bytes, too short for the header length`);
   }
-  const fd = openSync(path, "r");
-  try {
-    const length = readAt(fd, path, 8, 0).readBigUInt64LE(0);
-    if (length < 2n || length > BigInt(MAX_HEADER_BYTES)) {
-      throw new ModelError(
-        `${path}: header length is ${length} bytes, wanted 2 to ${MAX_HEADER_BYTES}`,
-      );
-    }
-    const n = Number(length);
-    if (8 + n > fileBytes) {
-      throw new ModelError(
-        `${path}: truncated: header length ${n} goes past the end of the file (${fileBytes} bytes)`,
-      );
-    }
-    return { header: decodeUtf8(readAt(fd, path, n, 8), `${path}: header`), dataAt: 8 + n };
-  } finally {
-    closeSync(fd);
+  const length = new DataView(readBytes(path, 0, 8, "header length").buffer).getBigUint64(0, true);
+  if (length < 2n || length > BigInt(MAX_HEADER_BYTES)) {
+    throw new ModelError(
+      `${path}: header length is ${length} bytes, wanted 2 to ${MAX_HEADER_BYTES}`,
+    );
   }
-}
-
-function readAt(fd: number, path: string, bytes: number, at: number): Buffer {
-  const out = Buffer.allocUnsafeSlow(bytes);
-  let have = 0;
-  while (have < bytes) {
-    const n = readSync(fd, out, have, bytes - have, at + have);
-    if (n === 0) throw new ModelError(`${path}: truncated while reading the header`);
-    have += n;
+  const n = Number(length);
+  if (8 + n > fileBytes) {
+    throw new ModelError(
+      `${path}: truncated: header length ${n} goes past the end of the file (${fileBytes} bytes)`,
+    );
   }
-  return out;
+  const header = decodeUtf8(readBytes(path, 8, n, "header"), `${path}: header`);
+  return { header, dataAt: 8 + n };
 }
 
 function readTensor(

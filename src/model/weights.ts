@@ -1,9 +1,9 @@
 // Hands tensors of a model to an arch file, each checked for presence, type and shape, and refuses a
 // model with tensors nobody asked for: a tensor left out is a wrong answer. Called by src/arch.
 
-import { closeSync, openSync, readSync } from "node:fs";
 import { ModelError } from "../errors.ts";
 import { USABLE_TYPES } from "./dtypes.ts";
+import { readBytes } from "./file.ts";
 import type { TensorInfo, TensorTable } from "./types.ts";
 
 export type Weights = ReturnType<typeof createWeights>;
@@ -61,20 +61,9 @@ export function createWeights(table: TensorTable) {
 
 function readFloats(table: TensorTable, tensor: TensorInfo): Float32Array {
   const path = table.files[tensor.file]!.path;
-  const bytes = Buffer.alloc(tensor.bytes);
-  const fd = openSync(path, "r");
-  try {
-    let have = 0;
-    while (have < bytes.length) {
-      const n = readSync(fd, bytes, have, bytes.length - have, tensor.offset + have);
-      if (n === 0) throw new ModelError(`${path}: truncated inside tensor ${tensor.name}`);
-      have += n;
-    }
-  } finally {
-    closeSync(fd);
-  }
+  const bytes = readBytes(path, tensor.offset, tensor.bytes, `tensor ${tensor.name}`);
   const n = tensor.shape.reduce((a, b) => a * b, 1);
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  const view = new DataView(bytes.buffer);
   switch (tensor.dtypeName) {
     case "F32":
       return Float32Array.from({ length: n }, (_, k) => view.getFloat32(4 * k, true));
