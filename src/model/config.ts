@@ -10,6 +10,8 @@ import type { Weights } from "./weights.ts";
 
 /** Twice the largest heads of any model served; attention keeps a head on its stack. */
 export const MAX_HEAD_DIM = 512;
+/** The lanes that attention walks a head in come in eights (csrc/plan.h). */
+const HEAD_DIM_STEP = 8;
 /** Four times the widest models. */
 const MAX_HEADS = 1024;
 /** Frequencies stay normal float32 numbers. */
@@ -93,7 +95,7 @@ export const decoderSchema = z.object({
   num_hidden_layers: int(1, MAX_LAYERS),
   num_attention_heads: int(1, MAX_HEADS),
   num_key_value_heads: maybe(int(1, MAX_HEADS)),
-  head_dim: maybe(int(2, MAX_HEAD_DIM)),
+  head_dim: maybe(int(1, MAX_HEAD_DIM)),
   vocab_size: int(1, MAX_VOCAB),
   max_position_embeddings: int(1, MAX_CLAIMED_CONTEXT),
   rms_norm_eps: num(1e-12, 1),
@@ -218,7 +220,7 @@ export function ggufDecoder(m: Metadata, arch: string, w: Weights, rope: Rope): 
   const hiddenSize = need("embedding_length", 1, MAX_WIDTH);
   const nHeads = need("attention.head_count", 1, MAX_HEADS);
   const headDim =
-    get("attention.key_length", 2, MAX_HEAD_DIM) ??
+    get("attention.key_length", 1, MAX_HEAD_DIM) ??
     headDimOf(hiddenSize, nHeads, `${m.where}: ${arch}.attention.head_count`);
   for (const key of ["attention.value_length", "rope.dimension_count"]) {
     const n = get(key, 0, MAX_WIDTH);
@@ -288,9 +290,9 @@ function checkShape(
       `${where}: ${names.heads} ${c.nHeads} is no multiple of ${names.kvHeads} ${c.nKvHeads}`,
     );
   }
-  if (c.headDim % 2 !== 0 || c.headDim > MAX_HEAD_DIM) {
+  if (c.headDim % HEAD_DIM_STEP !== 0 || c.headDim > MAX_HEAD_DIM) {
     throw new ModelError(
-      `${where}: ${names.headDim} is ${c.headDim}, wanted an even number up to ${MAX_HEAD_DIM}`,
+      `${where}: ${names.headDim} is ${c.headDim}, wanted a multiple of ${HEAD_DIM_STEP} up to ${MAX_HEAD_DIM}`,
     );
   }
   const qkv = (c.nHeads + 2 * c.nKvHeads) * c.headDim;

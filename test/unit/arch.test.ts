@@ -201,7 +201,7 @@ describe("refusals name the field", () => {
     ["llama", { hidden_size: 128.5 }, "hidden_size: wanted an integer"],
     ["llama", { num_hidden_layers: 1025 }, "num_hidden_layers: wanted an integer from 1 to 1024"],
     ["llama", { num_key_value_heads: 3 }, "num_key_value_heads"],
-    ["llama", { head_dim: 33 }, "head_dim"],
+    ["llama", { head_dim: 36 }, "head_dim is 36, wanted a multiple of 8"],
     ["llama", { rms_norm_eps: 0 }, "rms_norm_eps"],
     ["llama", { rope_theta: -1 }, "rope_theta"],
     ["llama", { rope_scaling: { rope_type: "yarn", factor: 2 } }, "unknown rope_type yarn"],
