@@ -26,19 +26,21 @@ const UNPACK: ReadonlyMap<string, Unpack> = new Map([
  * The whole body, unpacked.
  * @param limitBytes most bytes, after unpacking
  * @param stop aborts a body that is still on its way, with the error to answer
+ * @param stallMs longest wait for the next bytes
  * @throws ApiError 413 over the limit, 415 for another encoding, 400 for one that cannot be unpacked
  */
 export async function readBody(
   request: Request,
   limitBytes: number,
   stop: AbortSignal,
+  stallMs = STALL_MS,
 ): Promise<Uint8Array> {
   const encoding = (request.headers.get("content-encoding") ?? "identity").trim().toLowerCase();
   const unpack = UNPACK.get(encoding);
   if (unpack === undefined && encoding !== "identity" && encoding !== "") {
     throw new ApiError(415, "content-encoding must be identity, gzip or zstd", null);
   }
-  const packed = await receive(request, limitBytes, stop);
+  const packed = await receive(request, limitBytes, stop, stallMs);
   if (unpack === undefined) return packed;
   try {
     return await unpack(packed, { maxOutputLength: limitBytes });
@@ -54,6 +56,7 @@ async function receive(
   request: Request,
   limitBytes: number,
   stop: AbortSignal,
+  stallMs: number,
 ): Promise<Uint8Array> {
   if (Number(request.headers.get("content-length") ?? 0) > DROP_BYTES) throw tooLarge(limitBytes);
   if (request.body === null) return new Uint8Array(0);
@@ -62,7 +65,7 @@ async function receive(
   let size = 0;
   try {
     for (;;) {
-      const piece = await nextPiece(reader, stop);
+      const piece = await nextPiece(reader, stop, stallMs);
       if (piece.done) break;
       size += piece.value.byteLength;
       if (size <= limitBytes) pieces.push(piece.value);
@@ -81,12 +84,16 @@ interface BodyReader {
 }
 
 /** The next piece of the body, or the first of: a stall, `stop`, the client leaving. */
-async function nextPiece(reader: BodyReader, stop: AbortSignal): ReturnType<BodyReader["read"]> {
+async function nextPiece(
+  reader: BodyReader,
+  stop: AbortSignal,
+  stallMs: number,
+): ReturnType<BodyReader["read"]> {
   const { promise, reject } = Promise.withResolvers<never>();
   const leave = (): void => reject(stop.reason);
   const timer = setTimeout(() => {
-    reject(new ApiError(408, `no byte of the request body came for ${STALL_MS / 1000} s`, null));
-  }, STALL_MS);
+    reject(new ApiError(408, `no byte of the request body came for ${stallMs / 1000} s`, null));
+  }, stallMs);
   stop.addEventListener("abort", leave);
   try {
     if (stop.aborted) throw stop.reason;

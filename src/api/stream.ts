@@ -20,10 +20,12 @@ export const STREAM_HEADERS: Readonly<Record<string, string>> = {
  * A body made of the generator's frames. The generator must not throw: it writes its own error
  * frame. It is returned early when the client goes.
  * @param gone called when the client stopped reading
+ * @param waitingMs longest silence
  */
 export function frameStream(
   frames: AsyncGenerator<string, void, undefined>,
   gone: () => void,
+  waitingMs = WAITING_MS,
 ): ReadableStream<Uint8Array> {
   const encoder = new TextEncoder();
   let pending: Promise<IteratorResult<string, void>> | null = null;
@@ -32,7 +34,7 @@ export function frameStream(
     {
       async pull(controller) {
         pending ??= frames.next();
-        const next = await within(pending, WAITING_MS);
+        const next = await within(pending, waitingMs);
         if (next === null) {
           controller.enqueue(encoder.encode(WAITING_FRAME));
           return;

@@ -1,6 +1,8 @@
 // A server in this process over the fake engine, with a tokenizer of one token a byte: every token,
 // text and count of a reply is known beforehand. For test/http; opens port 0 on loopback.
 
+import { expect } from "bun:test";
+import { connect } from "node:net";
 import type { ServerOptions } from "../../src/api/context.ts";
 import { type RunningServer, startServer } from "../../src/api/server.ts";
 import { ApiError } from "../../src/errors.ts";
@@ -162,4 +164,45 @@ export interface WireError {
 /** The body as the type a test expects of it. */
 export async function bodyOf<T>(response: Response): Promise<T> {
   return JSON.parse(await response.text());
+}
+
+/** Checks an answer's status and error body; returns the error object. */
+export async function expectError(
+  response: Response,
+  status: number,
+  wanted: Partial<WireError["error"]> = {},
+): Promise<WireError["error"]> {
+  expect(response.status).toBe(status);
+  expect(response.headers.get("content-type")).toBe("application/json");
+  expect(response.headers.get("x-request-id")).not.toBeNull();
+  const { error } = await bodyOf<WireError>(response);
+  expect(Object.keys(error)).toEqual(["code", "message", "param", "type"]);
+  expect(error).toMatchObject({ code: null, ...wanted });
+  return error;
+}
+
+/** Sends bytes as they are and reads until the server closes or says nothing for quietMs. */
+export function exchange(port: number, data: string | Uint8Array, quietMs = 300): Promise<string> {
+  return new Promise((resolve) => {
+    let got = "";
+    const socket = connect(port, "127.0.0.1", () => socket.write(data));
+    const end = (): void => {
+      socket.destroy();
+      resolve(got);
+    };
+    socket.setTimeout(quietMs, end);
+    socket.on("data", (piece) => {
+      got += piece.toString();
+    });
+    socket.on("close", end).on("error", end);
+  });
+}
+
+/** Waits until `done`, looking every few milliseconds; fails after a second. */
+export async function until(done: () => boolean): Promise<void> {
+  const end = performance.now() + 1000;
+  while (!done()) {
+    if (performance.now() > end) throw new Error("it did not happen within a second");
+    await Bun.sleep(2);
+  }
 }
