@@ -59,14 +59,18 @@ export interface DecoderConfig {
 
 /** A zod integer in [min, max] whose message says so. */
 export function int(min: number, max: number): z.ZodType<number> {
-  const wanted = `wanted an integer from ${min} to ${max}`;
-  return z.number(wanted).int(wanted).min(min, wanted).max(max, wanted);
+  return z.custom<number>(
+    (v) => Number.isInteger(v) && min <= (v as number) && (v as number) <= max,
+    `wanted an integer from ${min} to ${max}`,
+  );
 }
 
 /** A zod number in [min, max] whose message says so. */
 export function num(min: number, max: number): z.ZodType<number> {
-  const wanted = `wanted a number from ${min} to ${max}`;
-  return z.number(wanted).min(min, wanted).max(max, wanted);
+  return z.custom<number>(
+    (v) => typeof v === "number" && min <= v && v <= max,
+    `wanted a number from ${min} to ${max}`,
+  );
 }
 
 /** A field that published configs leave out or set to null. */
