@@ -2,7 +2,7 @@
 // model with tensors nobody asked for: a tensor left out is a wrong answer. Called by src/arch.
 
 import { ModelError } from "../errors.ts";
-import { USABLE_TYPES } from "./dtypes.ts";
+import { F32, USABLE_TYPES } from "./dtypes.ts";
 import { readBytes } from "./file.ts";
 import type { TensorInfo, TensorTable } from "./types.ts";
 
@@ -41,7 +41,7 @@ export function createWeights(table: TensorTable) {
     },
     /** The tensor, after its shape and type are checked. */
     take,
-    /** The numbers of a small float tensor. */
+    /** The numbers of a small F32 tensor. */
     floats(name: string, shape: readonly number[]): Float32Array {
       const tensor = take(name, shape);
       return readFloats(table, tensor);
@@ -59,24 +59,14 @@ export function createWeights(table: TensorTable) {
   };
 }
 
+/** Converters write vectors as F32, whatever the matrices are. */
 function readFloats(table: TensorTable, tensor: TensorInfo): Float32Array {
+  if (tensor.dtype !== F32) {
+    throw new ModelError(
+      `${table.where}: tensor ${tensor.name} is of type ${tensor.dtypeName}, wanted F32`,
+    );
+  }
   const path = table.files[tensor.file]!.path;
   const bytes = readBytes(path, tensor.offset, tensor.bytes, `tensor ${tensor.name}`);
-  const n = tensor.shape.reduce((a, b) => a * b, 1);
-  const view = new DataView(bytes.buffer);
-  switch (tensor.dtypeName) {
-    case "F32":
-      return Float32Array.from({ length: n }, (_, k) => view.getFloat32(4 * k, true));
-    case "F16":
-      return Float32Array.from({ length: n }, (_, k) => view.getFloat16(2 * k, true));
-    case "BF16":
-      // The bits of a bfloat16 are the upper half of a float32.
-      return new Float32Array(
-        Uint32Array.from({ length: n }, (_, k) => view.getUint16(2 * k, true) << 16).buffer,
-      );
-    default:
-      throw new ModelError(
-        `${table.where}: tensor ${tensor.name} is of type ${tensor.dtypeName}, wanted F32, F16 or BF16`,
-      );
-  }
+  return new Float32Array(bytes.buffer);
 }
