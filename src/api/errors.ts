@@ -22,6 +22,7 @@ const RETRY_QUEUE_SECONDS = 1;
 /** A server that drains or has lost its engine is replaced, if at all, by a restart. */
 const RETRY_UNAVAILABLE_SECONDS = 5;
 
+const SHUTTING_DOWN = "shutting_down";
 const ENGINE_FAILED = "the engine failed during the request";
 const ENGINE_STOPPED = "the engine is unavailable";
 
@@ -32,7 +33,7 @@ export function engineUnavailable(): ApiError {
 
 /** The error of a server that finishes its work and takes no more. */
 export function shuttingDown(): ApiError {
-  return new ApiError(503, "the server is shutting down", null, "shutting_down");
+  return new ApiError(503, "the server is shutting down", null, SHUTTING_DOWN);
 }
 
 /**
@@ -75,8 +76,11 @@ export function errorResponse(
   if (error.status === 500 || error.message === ENGINE_STOPPED) {
     headers.set("x-should-retry", "false");
   }
-  // The rest of a refused upload may still be on its way: this connection is of no further use.
-  if (error.status === 413 || error.status === 408) headers.set("connection", "close");
+  // The rest of a refused upload may still be on its way, and a server that goes away should not
+  // be asked again: such a connection is of no further use.
+  if (error.status === 413 || error.status === 408 || error.code === SHUTTING_DOWN) {
+    headers.set("connection", "close");
+  }
   return new Response(openAiErrorBody(error), { status: error.status, headers });
 }
 

@@ -162,6 +162,7 @@ describe("draining", () => {
     const drained = server.drain(5000);
     const refused = await server.post(CHAT, chatBody());
     expect(refused.headers.get("retry-after")).not.toBeNull();
+    expect(refused.headers.get("connection")).toBe("close");
     await expectError(refused, 503, { message: "the server is shutting down" });
     expect((await server.get("/readyz")).status).toBe(503);
     expect((await server.get("/healthz")).status).toBe(200);
