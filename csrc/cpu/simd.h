@@ -21,9 +21,20 @@
 #define CX_CAT(a, b) CX_CAT_(a, b)
 #define CX_ISA_ID CX_CAT(CX_IS_, CX_ISA)
 
-#define CX_INLINE static inline __attribute__((always_inline))
 #define CX_NOINLINE static __attribute__((noinline))
 #define LANES 16
+
+/* UNROLL stands before a loop over groups or tile members, which must become straight code on registers.
+ * Plain C has arrays for vectors and would gain only minutes of compilation from it and from forced
+ * inlining. */
+#if CX_ISA_ID == CX_IS_scalar
+#define CX_INLINE static inline
+#define UNROLL(n)
+#else
+#define CX_INLINE static inline __attribute__((always_inline))
+#define UNROLL(n) UNROLL_(GCC unroll n)
+#define UNROLL_(text) _Pragma(#text)
+#endif
 
 /* Rows of activations in a matmul tile, and pairs of query and head x vectors of keys or values in an
  * attention tile: what the registers hold. */
