@@ -5,6 +5,7 @@ import { Tokenizer as Library, SplitPreTokenizer } from "@huggingface/tokenizers
 import { ModelError } from "../errors.ts";
 import { mergeSymbols } from "./bpe.ts";
 import { type GgufVocab, specFromGguf } from "./gguf-vocab.ts";
+import { orderMarks } from "./mark-order.ts";
 import { type JsonVocab, specFromJson } from "./tokenizer-json.ts";
 import type { Tokenizer } from "./types.ts";
 import {
@@ -71,6 +72,7 @@ export function createTokenizer(source: TokenizerSource): Tokenizer {
 
 function normalizerOf(spec: TokenizerSpec): ((text: string) => string) | null {
   if (spec.normalizer === null) return null;
+  const orders = /"NFK?[CD]"/.test(JSON.stringify(spec.normalizer));
   try {
     // The library builds normalizers only as part of a tokenizer; this one has no vocabulary.
     const shell = new Library(
@@ -85,7 +87,7 @@ function normalizerOf(spec: TokenizerSpec): ((text: string) => string) | null {
       {},
     );
     const { normalizer } = shell;
-    return normalizer && ((text) => normalizer.normalize(text));
+    return normalizer && ((text) => normalizer.normalize(orders ? orderMarks(text) : text));
   } catch (error) {
     throw new ModelError(`${spec.where}: normalizer cannot be used: ${messageOf(error)}`);
   }
