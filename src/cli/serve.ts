@@ -34,7 +34,8 @@ export async function serve(args: readonly string[], flags: FlagValues): Promise
     if (loaded === null) return 0;
     const servedName = flags["served-name"] ?? loaded.model.name;
     const server = listen(loaded, servedName, flags);
-    process.stdout.write(greeting(loaded.model, servedName, server.url));
+    const url = flags.host === "localhost" ? `http://localhost:${server.port}` : server.url;
+    process.stdout.write(greeting(loaded.model, servedName, url));
     await drain.promise;
     process.stderr.write("caldrix: finishing running requests (a second signal ends at once)\n");
     await server.drain(flags["drain-timeout"] * 1000);
@@ -59,7 +60,8 @@ function listen({ model, engine }: Loaded, servedName: string, flags: FlagValues
       model,
       engine,
       servedName,
-      host,
+      // The runtime would take ::1 when 127.0.0.1 is taken: two servers on one port.
+      host: host === "localhost" ? "127.0.0.1" : host,
       port,
       queueDepth: flags["queue-depth"],
       defaults: samplingOf(flags),
@@ -92,7 +94,7 @@ export function greeting(model: LoadedModel, servedName: string, url: string): s
   const [path, body] = model.template
     ? [
         "chat/completions",
-        `{"model": ${name}, "messages": [{"role": "user", "content": "What is the capital of France?"}]}`,
+        `{"model": ${name}, "messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 64}`,
       ]
     : ["completions", `{"model": ${name}, "prompt": "The capital of France is", "max_tokens": 32}`];
   const quoted = `'${body.replaceAll("'", "'\\''")}'`;
