@@ -36,11 +36,13 @@
 #define UNROLL_(text) _Pragma(#text)
 #endif
 
-/* Rows of activations in a matmul tile, and pairs of query and head x vectors of keys or values in an
+/* Rows of activations and panels in a matmul tile (with both a sum and an accumulator for each; two panels
+ * halve the loads of activations, which bind before the arithmetic does on AVX-512), and pairs of query and head x vectors of keys or values in an
  * attention tile: what the registers hold. */
 #if CX_ISA_ID == CX_IS_avx512vnni || CX_ISA_ID == CX_IS_avx512
 #include <immintrin.h>
-#define ROW_TILE 8
+#define ROW_TILE 6
+#define PANEL_TILE 2
 #define PAIR_TILE 4
 #define VEC_TILE 4
 typedef __m512 vf;
@@ -49,6 +51,7 @@ typedef __m512i vb;
 #elif CX_ISA_ID == CX_IS_avx2
 #include <immintrin.h>
 #define ROW_TILE 4
+#define PANEL_TILE 1
 #define PAIR_TILE 2
 #define VEC_TILE 2
 typedef struct { __m256 a, b; } vf;
@@ -57,6 +60,7 @@ typedef vi vb;
 #elif CX_ISA_ID == CX_IS_neon
 #include <arm_neon.h>
 #define ROW_TILE 4
+#define PANEL_TILE 1
 #define PAIR_TILE 2
 #define VEC_TILE 2
 typedef struct { float32x4_t v[4]; } vf;
@@ -64,6 +68,7 @@ typedef struct { int32x4_t v[4]; } vi;
 typedef vi vb;
 #else
 #define ROW_TILE 1
+#define PANEL_TILE 1
 #define PAIR_TILE 1
 #define VEC_TILE 1
 typedef struct { float v[16]; } vf;

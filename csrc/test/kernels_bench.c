@@ -17,7 +17,7 @@
 #include "../cpu/panel.h"
 
 #define MAX_THREADS 2
-#define M_BIG 128
+#define M_BIG 120
 #define STREAM_BYTES (64u << 20) /* more than a core's share of any cache */
 
 static double budget = 0.15; /* seconds a figure */
@@ -45,7 +45,8 @@ typedef struct {
     int32_t rows, cols, m;
     int q8;
     uint8_t *weights;
-    const void *acts;
+    const void *acts_q8;
+    const float *acts;
     size_t stride;
     float *y;
     double rate; /* passes a second */
@@ -87,8 +88,8 @@ static void pass(job *j) {
     }
     case PRODUCT:
         if (j->q8)
-            kernels->matmul_q8(j->dtype, j->weights, 0, panels, j->rows, j->cols, j->acts, j->stride,
-                               j->m, j->y, (size_t)j->rows, NULL, 0);
+            kernels->matmul_q8(j->dtype, j->weights, 0, panels, j->rows, j->cols, j->acts_q8,
+                               j->stride, j->m, j->y, (size_t)j->rows, NULL, 0);
         else
             kernels->matmul_f32(j->dtype, j->weights, 0, panels, j->rows, j->cols, j->acts, j->stride,
                                 j->m, j->y, (size_t)j->rows, NULL, 0);
@@ -164,11 +165,13 @@ int main(int argc, char **argv) {
     printf("table %s; each figure for one thread, then two\n", kernels->name);
     for (int i = 0; i < MAX_THREADS; i++) {
         jobs[i].weights = pages(STREAM_BYTES + (1u << 16));
-        float *acts = pages(M_BIG * 2048 * sizeof *acts), *x = pages(2048 * sizeof *x);
-        for (int k = 0; k < 2048; k++) x[k] = (float)(k % 37) - 18.0f;
-        for (int r = 0; r < M_BIG; r++)
-            kernels->quantize_q8(x, 1536, (uint8_t *)acts + (size_t)r * cx_q8_bytes(1536));
-        jobs[i].acts = acts;
+        float *x = pages(M_BIG * 2048 * sizeof *x);
+        uint8_t *q8 = pages(M_BIG * cx_q8_bytes(2048));
+        for (int k = 0; k < M_BIG * 2048; k++) x[k] = (float)(k % 37) - 18.0f;
+        for (int r = 0; r < M_BIG; r++) /* rows of any width are read as runs of these blocks */
+            kernels->quantize_q8(x, 2048, q8 + (size_t)r * cx_q8_bytes(2048));
+        jobs[i].acts = x;
+        jobs[i].acts_q8 = q8;
         jobs[i].y = pages((STREAM_BYTES / 64) * sizeof(float) * 4);
     }
     for (int n = 1; n <= MAX_THREADS; n++) {
