@@ -13,6 +13,8 @@
 
 /* One in the fixed point of weights: 2^22 tokens of weight one still fit 63 bits. */
 #define ONE 1099511627776.0f /* 2^40 */
+/* The bits of -87.0f. */
+#define MINUS_87 ((int32_t)0xc2ae0000u)
 #define GOLDEN 0x9e3779b97f4a7c15u
 /* The maximum search: its vector, and its block, small beside a vocabulary. */
 #define LANES 16
@@ -132,7 +134,13 @@ static int32_t largest(const float *x, int32_t n) {
  * every machine. Cephes expf: x = n ln 2 + r, then a polynomial on |r| <= ln 2 / 2.
  */
 static inline float exp_negative(float x) {
-    x = x > -87.0f ? x : -87.0f; /* 2^40 * exp(-87) is far below one */
+    /* At least -87, where 2^40 * exp(x) is far below one; NaN (inf / inf) too. Compared as bits, in
+     * which smaller negative floats are larger integers: a float comparison becomes a branch here. */
+    int32_t raw;
+    memcpy(&raw, &x, sizeof raw);
+    raw |= INT32_MIN;
+    raw = raw < MINUS_87 ? raw : MINUS_87;
+    memcpy(&x, &raw, sizeof x);
     const int32_t n = (int32_t)(x * 1.44269504f - 0.5f);
     const float fn = (float)n;
     const float r = (x - fn * 0.693359375f) - fn * -2.12194440e-4f;
@@ -152,11 +160,14 @@ static inline float exp_negative(float x) {
 /* Weight of a candidate: 2^40 for the most likely one, whatever the last ulp of exp says. */
 static inline uint64_t fixed(float e) { return (uint64_t)(int64_t)((e < 1.0f ? e : 1.0f) * ONE); }
 
-/* e[i] for all candidates and the sum of the weights. */
-static uint64_t weigh(const struct candidates *c, float temperature, float *e) {
-    for (int32_t i = 0; i < c->n; i++) e[i] = exp_negative((c->x[i] - c->most) / temperature);
+/* e[i] for all candidates and the sum of the weights. Two loops: the first one vectorises. */
+static uint64_t weigh(const struct candidates *c, float temperature, float *restrict e) {
+    const float *restrict x = c->x;
+    const float most = c->most;
+    const int32_t n = c->n;
+    for (int32_t i = 0; i < n; i++) e[i] = exp_negative((x[i] - most) / temperature);
     uint64_t sum = 0;
-    for (int32_t i = 0; i < c->n; i++) sum += fixed(e[i]);
+    for (int32_t i = 0; i < n; i++) sum += fixed(e[i]);
     return sum;
 }
 
@@ -244,17 +255,18 @@ static int32_t id_of(const struct candidates *c, int32_t i) { return c->id ? c->
  * The shortest run of most likely candidates whose weights reach `mass` of `sum`, in items[0 .. m).
  *
  * Left out beforehand: candidates lighter than (sum - mass) / n. All of them together weigh less than
- * sum - mass, so the rest still reaches mass; and the cut is made on the quotient the weights come
- * from, which never disagrees with the order of logits as the rounded weights may by an ulp.
+ * sum - mass, so the rest still reaches mass; and the cut is made on logits, so it never disagrees
+ * with their order, as the rounded weights may by an ulp.
  */
 static int32_t prefix(struct sample_scratch *s, const struct candidates *c, float temperature,
                       uint64_t sum, uint64_t mass) {
     const uint64_t light = (sum - mass) / (uint64_t)c->n;
-    /* 1e-3 is far more than the error of exp_negative and of this logarithm. */
-    const float cut = light == 0 ? -INFINITY : logf((float)light / ONE) - 1e-3f;
+    /* 1e-3 is far more than the errors of the quotient, exp_negative and this logarithm together. */
+    const double cut = light == 0 ? -INFINITY : log((double)light / (double)ONE) - 1e-3;
+    const double bar = (double)c->most + cut * (double)temperature;
     int32_t n = 0;
     for (int32_t i = 0; i < c->n; i++) {
-        if ((c->x[i] - c->most) / temperature >= cut) {
+        if ((double)c->x[i] >= bar) {
             s->items[n++] = (struct sample_item){key_of(c->x[i], id_of(c, i)), fixed(s->e[i])};
         }
     }

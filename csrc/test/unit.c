@@ -2,7 +2,7 @@
  * unit.c: tests of the C core alone: plan verifier, pool, sampler, step, rows, files. Standalone:
  * links with the library's objects, needs no model and no network; meant for ASan+UBSan and TSan.
  *
- * Prints "N passed, N failed"; the exit code is 1 when any failed. Every random case has a fixed seed.
+ * Prints "N passed, N failed"; exit code 1 when any failed. Every random case has a fixed seed.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -264,7 +264,7 @@ static void test_plan_mutations(void) {
     static const uint8_t EDGES[] = {0, 1, 0x7f, 0x80, 0xff, 0xfe, 2, 16};
     int survived = 0;
     tiny_random_state = 7;
-    for (int round = 0; round < 20000; round++) {
+    for (int round = 0; round < 10000; round++) {
         memcpy(mutant, blob, len);
         for (uint64_t n = 1 + tiny_bits() % 3; n > 0; n--) {
             /* The consts are only numbers; the bytes of records are what matters. */
@@ -278,7 +278,7 @@ static void test_plan_mutations(void) {
         plan_close(&p);
         if (code == CX_OK && survived++ % 8 == 0) run_blob(mutant, len);
     }
-    CHECK(survived > 100 && survived < 19000);
+    CHECK(survived > 100 && survived < 9000);
     free(mutant);
     free(blob);
     tiny_free(t);
@@ -414,7 +414,7 @@ static void test_sampler_against_reference(void) {
     static const float MIN_P[] = {0, 0, 0, 0.05f, 0.3f, 1};
     static const int32_t TOP_K[] = {0, 0, 1, 2, 5, 40, 700, 100000};
     static const float PENALTY[] = {1, 1, 1.1f, 1.3f, 0.8f};
-    enum { CASES = 6000 };
+    enum { CASES = 4000 };
     float *logits = malloc(5003 * sizeof *logits);
     int32_t history[50];
     if (logits == NULL) abort();
@@ -766,11 +766,12 @@ struct interrupter {
     atomic_bool stop;
 };
 
+/* Ever more rarely, so that steps get through on a machine of any speed. */
 static void *interrupt_often(void *arg) {
     struct interrupter *i = arg;
-    while (!atomic_load(&i->stop)) {
+    for (useconds_t pause = 100; !atomic_load(&i->stop); pause += pause / 8) {
         cx_interrupt(i->engine);
-        usleep(300);
+        usleep(pause < 100000 ? pause : 100000);
     }
     return NULL;
 }
@@ -785,6 +786,7 @@ static void test_interrupt_thread(void) {
     run_sequence(e, 0, 0, 0, 50, want);
     struct interrupter with = {.engine = e};
     pthread_t thread;
+    cx_interrupt(e); /* one is certain, however the threads are scheduled */
     CHECK(pthread_create(&thread, NULL, interrupt_often, &with) == 0);
     int stopped = 0;
     int32_t p = 0;
@@ -793,10 +795,6 @@ static void test_interrupt_thread(void) {
         const int32_t code = step(e, &err);
         if (code == CX_INTERRUPTED) stopped++;
         else if (CHECK(code == CX_OK)) p++;
-        if (stopped == 0 && p == LENGTH) {
-            CHECK(cx_row_trim(e, 1, 0, &err) == CX_OK);
-            p = 0;
-        }
     }
     atomic_store(&with.stop, true);
     (void)pthread_join(thread, NULL);
