@@ -160,14 +160,19 @@ static inline float exp_negative(float x) {
 /* Weight of a candidate: 2^40 for the most likely one, whatever the last ulp of exp says. */
 static inline uint64_t fixed(float e) { return (uint64_t)(int64_t)((e < 1.0f ? e : 1.0f) * ONE); }
 
-/* e[i] for all candidates and the sum of the weights. Two loops: the first one vectorises. */
-static uint64_t weigh(const struct candidates *c, float temperature, float *restrict e) {
+/* e[i] = exp((x[i] - most) / temperature) for all candidates; a loop that vectorises. */
+static void exp_all(const struct candidates *c, float temperature, float *restrict e) {
     const float *restrict x = c->x;
     const float most = c->most;
     const int32_t n = c->n;
     for (int32_t i = 0; i < n; i++) e[i] = exp_negative((x[i] - most) / temperature);
+}
+
+/* The same, and the sum of the weights. */
+static uint64_t weigh(const struct candidates *c, float temperature, float *e) {
+    exp_all(c, temperature, e);
     uint64_t sum = 0;
-    for (int32_t i = 0; i < n; i++) sum += fixed(e[i]);
+    for (int32_t i = 0; i < c->n; i++) sum += fixed(e[i]);
     return sum;
 }
 
@@ -356,10 +361,11 @@ static void keep_top_p(struct sample_scratch *s, struct candidates *c, float top
 }
 
 static void keep_min_p(struct sample_scratch *s, struct candidates *c, float min_p) {
+    exp_all(c, 1.0f, s->e);
     int32_t n = 0;
     for (int32_t i = 0; i < c->n; i++) {
         const float x = s->x[i];
-        if (exp_negative(x - c->most) < min_p) continue;
+        if (s->e[i] < min_p) continue;
         s->id[n] = id_of(c, i);
         s->x[n++] = x;
     }

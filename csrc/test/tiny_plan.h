@@ -115,8 +115,9 @@ static int32_t tiny_op(struct tiny *t, cx_plan_op op) {
 
 /* dst, a, b, weight, weight2 (-1 = none), then i, f and flags by name. */
 #define OP(k, dst_, a_, b_, weight_, weight2_, ...)                                                \
-    tiny_op(t, (cx_plan_op){.kind = (k), .dst = (dst_), .a = (a_), .b = (b_), .weight = (weight_),  \
-                            .weight2 = (weight2_), .reserved = 0, __VA_ARGS__})
+    tiny_op(t, (cx_plan_op){.kind = (k), .dst = (dst_), .a = (a_), .b = (b_),                      \
+                            .weight = (weight_), .weight2 = (weight2_), .reserved = 0,             \
+                            __VA_ARGS__})
 
 static void tiny_layer(struct tiny *t, const struct shape *s, int32_t layer, int32_t norm) {
     const int32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
@@ -129,14 +130,21 @@ static void tiny_layer(struct tiny *t, const struct shape *s, int32_t layer, int
     const int32_t bias = tiny_vector(t, "qkv_bias", q + 2 * kv, 0.1f, 0);
     const int32_t qk_norm = tiny_vector(t, "qk_norm", s->head_dim, 0.1f, 1);
 
-    t->op_norm = OP(CX_OP_RMS_NORM, t->h, t->x, -1, norm, -1, .i = {s->dim, 0, 1, 0}, .f = {eps, 0, 0, 0});
+    t->op_norm = OP(CX_OP_RMS_NORM, t->h, t->x, -1, norm, -1, .i = {s->dim, 0, 1, 0},
+                    .f = {eps, 0, 0, 0});
     t->op_qkv = OP(CX_OP_MATMUL, t->qkv, t->h, -1, wqkv, bias, .flags = 0);
-    OP(CX_OP_RMS_NORM, t->qkv, t->qkv, -1, qk_norm, -1, .i = {s->head_dim, 0, s->heads + s->kv_heads, 0}, .f = {eps, 0, 0, 0});
-    t->op_rope = OP(CX_OP_ROPE, t->qkv, -1, t->table, -1, -1, .i = {s->head_dim, 0, s->heads + s->kv_heads, s->head_dim / 2});
-    t->op_attend = OP(CX_OP_ATTEND, t->o, t->qkv, -1, -1, -1, .i = {layer, layer % 2 ? s->window : 0, 0, 0}, .f = {scale, 0, 0, 0});
-    OP(CX_OP_MATMUL, t->x, t->o, -1, tiny_matrix(t, "attn_out", s->dim, q), -1, .flags = CX_FLAG_ADD);
-    OP(CX_OP_RMS_NORM, t->h, t->x, -1, norm, -1, .i = {s->dim, 0, 1, 0}, .f = {eps, 0, 0, 0});
-    OP(CX_OP_MATMUL, t->gu, t->h, -1, tiny_matrix(t, "gate_up", 2 * s->ffn, s->dim), -1, .flags = 0);
+    OP(CX_OP_RMS_NORM, t->qkv, t->qkv, -1, qk_norm, -1,
+       .i = {s->head_dim, 0, s->heads + s->kv_heads, 0}, .f = {eps, 0, 0, 0});
+    t->op_rope = OP(CX_OP_ROPE, t->qkv, -1, t->table, -1, -1,
+                    .i = {s->head_dim, 0, s->heads + s->kv_heads, s->head_dim / 2});
+    t->op_attend = OP(CX_OP_ATTEND, t->o, t->qkv, -1, -1, -1,
+                      .i = {layer, layer % 2 ? s->window : 0, 0, 0}, .f = {scale, 0, 0, 0});
+    OP(CX_OP_MATMUL, t->x, t->o, -1, tiny_matrix(t, "attn_out", s->dim, q), -1,
+       .flags = CX_FLAG_ADD);
+    OP(CX_OP_RMS_NORM, t->h, t->x, -1, norm, -1, .i = {s->dim, 0, 1, 0},
+                    .f = {eps, 0, 0, 0});
+    OP(CX_OP_MATMUL, t->gu, t->h, -1, tiny_matrix(t, "gate_up", 2 * s->ffn, s->dim), -1,
+       .flags = 0);
     t->op_gate = OP(CX_OP_GATE, t->g, t->gu, -1, -1, -1, .i = {layer % 2, 0, 0, 0});
     OP(CX_OP_MATMUL, t->h, t->g, -1, tiny_matrix(t, "down", s->dim, s->ffn), -1, .flags = 0);
     t->op_add = OP(CX_OP_ADD, t->x, t->x, t->h, -1, -1, .flags = 0);
@@ -168,13 +176,15 @@ static struct tiny *tiny_build(const struct shape *s, uint64_t seed) {
     const int32_t freq = tiny_vector(t, "freq", s->head_dim / 2, 0.2f, 0.5f);
     const int32_t norm = tiny_vector(t, "norm", s->dim, 0.1f, 1);
     t->op_embed = OP(CX_OP_EMBED, t->x, -1, -1, embd, -1, .f = {1, 0, 0, 0});
-    t->op_table = OP(CX_OP_ROPE_TABLE, t->table, -1, -1, freq, -1, .i = {s->head_dim / 2, 0, 0, 0}, .f = {1, 0, 0, 0});
+    t->op_table = OP(CX_OP_ROPE_TABLE, t->table, -1, -1, freq, -1,
+                     .i = {s->head_dim / 2, 0, 0, 0}, .f = {1, 0, 0, 0});
     for (int32_t l = 0; l < s->layers; l++) {
         t->layers[t->head.n_layers++] = (cx_plan_layer){s->heads, s->kv_heads, s->head_dim, 0};
         tiny_layer(t, s, l, norm);
     }
     t->op_select = OP(CX_OP_SELECT, t->picked, t->x, -1, -1, -1, .flags = 0);
-    OP(CX_OP_RMS_NORM, t->picked, t->picked, -1, norm, -1, .i = {s->dim, 0, 1, 0}, .f = {1e-5f, 0, 0, 0});
+    OP(CX_OP_RMS_NORM, t->picked, t->picked, -1, norm, -1, .i = {s->dim, 0, 1, 0},
+       .f = {1e-5f, 0, 0, 0});
     t->op_logits = OP(CX_OP_MATMUL, t->logits, t->picked, -1,
                       tiny_matrix(t, "output", s->vocab, s->dim), -1, .flags = 0);
     t->op_softcap = OP(CX_OP_SOFTCAP, t->logits, t->logits, -1, -1, -1, .f = {30, 0, 0, 0});

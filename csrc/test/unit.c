@@ -346,8 +346,8 @@ static int by_rank(const void *a, const void *b) {
 }
 
 /* The text of sample.h, word by word: a full sort, doubles, no shortcut. */
-static int32_t reference_sample(const float *logits, int32_t vocab, const int32_t *history, int32_t n,
-                                const cx_sampling *p) {
+static int32_t reference_sample(const float *logits, int32_t vocab, const int32_t *history,
+                                int32_t n, const cx_sampling *p) {
     struct ranked *r = malloc((size_t)vocab * sizeof *r);
     double *w = malloc((size_t)vocab * sizeof *w);
     if (r == NULL || w == NULL) abort();
@@ -581,7 +581,9 @@ static int32_t step(cx_engine *e, cx_err *err) {
 enum { LENGTH = 50 };
 
 /* A token of sequence `s` at position p; sequences share their first 20 tokens. */
-static int32_t token_at(int32_t s, int32_t p) { return (p * 37 + (p < 20 ? 0 : s * 11) + 3) % 1003; }
+static int32_t token_at(int32_t s, int32_t p) {
+    return (p * 37 + (p < 20 ? 0 : s * 11) + 3) % 1003;
+}
 
 /* Runs sequence s on `row` in chunks and keeps its logits, [LENGTH, vocab]. */
 static void run_sequence(cx_engine *e, int32_t s, int32_t row, int32_t from, int32_t chunk,
@@ -594,7 +596,8 @@ static void run_sequence(cx_engine *e, int32_t s, int32_t row, int32_t from, int
         const int32_t code = step(e, &err);
         expect(__LINE__, code, &err, CX_OK, "");
         CHECK(e->io->n_out == n && e->out[0] == -1);
-        CHECK(cx_read(e, reg, 0, logits + (size_t)p * (size_t)vocab, (int64_t)n * vocab, &err) == 0);
+        float *at = logits + (size_t)p * (size_t)vocab;
+        CHECK(cx_read(e, reg, 0, at, (int64_t)n * vocab, &err) == CX_OK);
     }
 }
 
@@ -639,7 +642,8 @@ static void test_equality(uint32_t activations) {
                     const int32_t n = LENGTH - p < chunk ? LENGTH - p : chunk;
                     for (int32_t s = 0; s < 3; s++) {
                         for (int32_t i = 0; i < n; i++) {
-                            put(e, token_at(s, p + i), 3 - s, p + i, i + 1 == n ? CX_WANT_LOGITS : 0);
+                            const int32_t want_it = i + 1 == n ? CX_WANT_LOGITS : 0;
+                            put(e, token_at(s, p + i), 3 - s, p + i, want_it);
                         }
                     }
                     p += n;
