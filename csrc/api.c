@@ -1,6 +1,6 @@
 /*
- * api.c: the boundary: NULL checks, error text, figures. No logic: the work is in model.c and engine.c.
- * See caldrix.h for each function.
+ * api.c: the boundary: NULL checks, error text, figures. No logic: the work is in model.c and
+ * engine.c. See caldrix.h for each function.
  */
 #include <string.h>
 

@@ -24,7 +24,7 @@ struct tile {
     int32_t first, n; /* tokens of the step */
     int32_t row, pos; /* of the first */
 };
-/* Positions of a tile: the key block of the caches, so that two tiles never store into one block. */
+/* Positions of a tile: the key block of the caches, so no two tiles store into one block. */
 #define ATTEND_TILE 16
 
 /* The step being run. Tokens are checked: ids, rows and positions are inside their ranges. */
@@ -84,7 +84,7 @@ struct cx_backend {
  * multiplied as int8 (0 = never). CX_NOMEM.
  */
 extern const struct cx_backend backend_cpu;
-int32_t backend_cpu_open(void **self, const struct cx_kernels *kernels, struct pool *pool, bool fast,
-                         int32_t q8_rows, int32_t q8_cols, cx_err *err);
+int32_t backend_cpu_open(void **self, const struct cx_kernels *kernels, struct pool *pool,
+                         bool fast, int32_t q8_rows, int32_t q8_cols, cx_err *err);
 
 #endif

@@ -45,7 +45,7 @@ int32_t pages_map(struct pages *p, size_t bytes, bool huge, const char *what, cx
 #else
     huge = huge && bytes >= HUGE_PAGE;
     p->map_bytes = huge ? bytes + HUGE_PAGE : bytes;
-    /* NORESERVE: KV rows and registers are reserved for the worst case and mostly stay untouched. */
+    /* NORESERVE: KV rows and registers are reserved for the worst case, mostly untouched. */
     p->map = mmap(NULL, p->map_bytes, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p->map == MAP_FAILED) goto fail;

@@ -40,8 +40,8 @@ struct pages {
 };
 
 /*
- * Maps bytes (0 is allowed: at = NULL). huge: align to 2 MiB and ask for huge pages, for memory that
- * will be used whole. CX_NOMEM names `what` and the bytes. Freed by pages_unmap.
+ * Maps bytes (0 is allowed: at = NULL). huge: align to 2 MiB and ask for huge pages, for memory
+ * that will be used whole. CX_NOMEM names `what` and the bytes. Freed by pages_unmap.
  */
 int32_t pages_map(struct pages *p, size_t bytes, bool huge, const char *what, cx_err *err);
 void pages_unmap(struct pages *p);

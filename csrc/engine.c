@@ -1,8 +1,9 @@
 /*
  * engine.c: memory of an engine, checking of a step block, the step. See engine.h.
  *
- * Row lengths change only when a step has run to its end. Keys, values and tokens beyond a row's length are
- * scratch: an interrupted or refused step leaves them there and the next one writes over them.
+ * Row lengths change only when a step has run to its end. Keys, values and tokens beyond a row's
+ * length are scratch: an interrupted or refused step leaves them there and the next one writes over
+ * them.
  */
 #include "engine.h"
 
@@ -301,8 +302,9 @@ static int32_t sample_all(struct cx_engine *e, cx_err *err) {
     e->time[TIME_SAMPLE] += now_ns() - before;
     for (int32_t i = 0; i < e->step.n_out; i++) {
         if (e->failed[i] == 0) continue;
-        return err_set(err, CX_NUMERIC, "output %d (row %d): the logits hold a NaN or no finite value",
-                       i, e->row[e->out_token[i]]);
+        return err_set(err, CX_NUMERIC,
+                       "output %d (row %d): the logits hold a NaN or no finite value", i,
+                       e->row[e->out_token[i]]);
     }
     return CX_OK;
 }

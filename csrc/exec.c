@@ -1,9 +1,9 @@
 /*
- * exec.c: the interpreter: one loop, one case an operation. plan.c has proved every operand, so nothing
- * is checked here; the backend does the work.
+ * exec.c: the interpreter: one loop, one case an operation. plan.c has proved every operand, so
+ * nothing is checked here; the backend does the work.
  *
- * docs/plan.md is generated from the comments above the cases. Keep their form: a line with "op:" and
- * the name, then the formula, then "takes:" with the fields of the record, then notes.
+ * docs/plan.md is generated from the comments above the cases. Keep their form: a line with "op:"
+ * and the name, then the formula, then "takes:" with the fields of the record, then notes.
  */
 #include "engine.h"
 
@@ -38,8 +38,8 @@ static void exec_op(struct cx_engine *e, const cx_plan_op *op) {
      * op: rms_norm
      * dst[c] (=|+=) a[c] / sqrt(mean(a[group]^2) + f0) * (f1 + weight[c]), for each group
      * takes: dst, a (may be dst), weight = vector [i0], i0 = columns of a group, i1 = first column,
-     *   i2 = number of groups, f0 = epsilon, f1 = offset (0, or 1 where weights are stored less one),
-     *   flag add
+     *   i2 = number of groups, f0 = epsilon, f1 = offset (0, or 1 where weights are stored less
+     *   one), flag add
      * One group of the whole width is the ordinary norm; one group a head is the q/k norm.
      */
     case CX_OP_RMS_NORM:
@@ -59,8 +59,9 @@ static void exec_op(struct cx_engine *e, const cx_plan_op *op) {
     /*
      * op: rope_table
      * dst[n, j] = f0 * cos(pos[n] * weight[j]); dst[n, i0 + j] = f0 * sin(pos[n] * weight[j])
-     * takes: dst [2 * i0], weight = vector [i0], i0 = half the turning columns, f0 = factor (1 = plain)
-     * The angle is a float32 product. One table serves every layer of the same frequencies.
+     * takes: dst [2 * i0], weight = vector [i0], i0 = half the turning columns, f0 = factor
+     * The angle is a float32 product; f0 is 1 when plain. One table serves every layer
+     * of the same frequencies.
      */
     case CX_OP_ROPE_TABLE:
         b->rope_table(self, dst, step->pos, w->vector, op->i[0], op->f[0]);

@@ -167,7 +167,8 @@ static int32_t pack_part(struct loader *l, const cx_plan_part *t, const struct s
         const int32_t n = (size_t)left < slice ? left : (int32_t)slice;
         /* A file cut short while it is read would be a SIGBUS: look again before each slice. */
         if (t->file != CX_FILE_CONSTS) CX_TRY(check_size(l, t->file));
-        pool_run(l->pool, pack_panels, &job, n, n / (pool_threads(l->pool) * CHUNKS_PER_THREAD) + 1);
+        const int32_t chunks = pool_threads(l->pool) * CHUNKS_PER_THREAD;
+        pool_run(l->pool, pack_panels, &job, n, n / chunks + 1);
         const int64_t row0 = (int64_t)job.panel0 * CX_PANEL_ROWS;
         int64_t rows = (int64_t)n * CX_PANEL_ROWS;
         if (rows > t->rows - row0) rows = t->rows - row0;
@@ -260,7 +261,8 @@ static int32_t load_all(struct loader *l) {
     const struct plan *p = &m->plan;
     for (uint32_t i = 0; i < p->head->n_weights; i++) {
         const cx_plan_weight *w = &p->weights[i];
-        for (uint32_t k = 0; k < w->n_parts; k++) l->total_bytes += p->parts[w->first_part + k].bytes;
+        const cx_plan_part *t = &p->parts[w->first_part];
+        for (uint32_t k = 0; k < w->n_parts; k++) l->total_bytes += t[k].bytes;
     }
     for (uint32_t i = 0; i < p->head->n_weights; i++) {
         const cx_plan_weight *w = &p->weights[i];

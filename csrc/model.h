@@ -1,6 +1,6 @@
 /*
- * model.h: the weights of a verified plan in memory: matrices as panels, vectors as float32. Read-only
- * once open, so any number of engines may share one. It runs nothing.
+ * model.h: the weights of a verified plan in memory: matrices as panels, vectors as float32.
+ * Read-only once open, so any number of engines may share one. It runs nothing.
  */
 #ifndef CALDRIX_MODEL_H
 #define CALDRIX_MODEL_H

@@ -1,8 +1,9 @@
 /*
  * plan.c: decode and verify a plan blob. See plan.h.
  *
- * Order: header, section bounds, then each section in the blob's order, so a record is looked at only
- * after everything it can name has been proved. A refusal says section, index, name and reason.
+ * Order: header, section bounds, then each section in the blob's order, so a record is looked at
+ * only after everything it can name has been proved. A refusal says section, index, name and
+ * reason.
  */
 #include "plan.h"
 
@@ -538,8 +539,8 @@ static int32_t check_ops(const struct plan *p, cx_err *err) {
         return err_set(err, CX_PLAN,
                        "plan: the logits (register %d) need a row for outputs and %d columns, "
                        "they have %s and %d",
-                       logits, p->head->vocab, r->rows == CX_ROWS_OUT ? "it" : "one for step tokens",
-                       r->width);
+                       logits, p->head->vocab,
+                       r->rows == CX_ROWS_OUT ? "it" : "one for step tokens", r->width);
     }
     if (!v.written[logits]) {
         return err_set(err, CX_PLAN, "plan: no op writes the logits (register %d)", logits);

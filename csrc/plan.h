@@ -1,6 +1,7 @@
 /*
- * plan.h: a verified plan. plan_open takes hostile bytes and proves every offset, index and shape, so
- * that model.c, engine.c and exec.c check nothing of it again. It opens no file and runs nothing.
+ * plan.h: a verified plan. plan_open takes hostile bytes and proves every offset, index and shape,
+ * so that model.c, engine.c and exec.c check nothing of it again. It opens no file and runs
+ * nothing.
  */
 #ifndef CALDRIX_PLAN_H
 #define CALDRIX_PLAN_H
@@ -34,7 +35,7 @@ struct plan {
 int32_t plan_open(struct plan *p, const void *bytes, uint64_t len, cx_err *err);
 void plan_close(struct plan *p);
 
-/* A name of the strings section for a message: cut to fit, control characters as '?'. Returns out. */
+/* A name of the strings section for a message: cut to fit, control characters as '?'. */
 const char *plan_name(const struct plan *p, uint32_t at, uint32_t len, char out[PLAN_NAME_BYTES]);
 
 /* "matmul" for CX_OP_MATMUL; "?" for an unknown kind. */

@@ -3,8 +3,8 @@
  *
  * The word `work` is (run number << 32 | chunks not yet handed out). A thread owns a chunk once it
  * has lowered that count by compare-and-swap. The job's plain fields are written before `work` is
- * published and not again before all its chunks are done, so whoever owns a chunk may read them; the
- * run number keeps a late thread from taking a chunk of a run it has not seen.
+ * published and not again before all its chunks are done, so whoever owns a chunk may read them;
+ * the run number keeps a late thread from taking a chunk of a run it has not seen.
  *
  * Waiting is the same on both sides: spin for SPIN_NS, yield until YIELD_NS, then sleep in a futex.
  */
@@ -41,7 +41,7 @@ struct worker {
 
 struct pool {
     _Alignas(CX_ALIGN) atomic_uint_least64_t work;
-    _Alignas(CX_ALIGN) atomic_uint done; /* chunks of this run that are finished; the caller's futex */
+    _Alignas(CX_ALIGN) atomic_uint done; /* finished chunks of this run; the caller's futex */
     atomic_uint caller_sleeps;
     _Alignas(CX_ALIGN) atomic_uint wake; /* grows with each run; the workers' futex */
     atomic_uint sleepers;

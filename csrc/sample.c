@@ -2,9 +2,10 @@
  * sample.c: see sample.h.
  *
  * Candidates are x[n] with ids; dense (candidate i is token i) until something removes one. The two
- * places that need an order, top_p and the draw, ask the same question: which is the smallest run of
- * most likely candidates whose weights reach a sum? prefix() answers it in linear time: candidates too
- * light to matter are left out, the rest is partitioned around pivots as in quickselect.
+ * places that need an order, top_p and the draw, ask the same question: which is the smallest run
+ * of most likely candidates whose weights reach a sum? prefix() answers it in linear time:
+ * candidates too light to matter are left out, the rest is partitioned around pivots as in
+ * quickselect.
  */
 #include "sample.h"
 
@@ -90,8 +91,9 @@ uint64_t sample_bits(uint64_t seed, uint64_t draw) {
 /* ---- maximum ------------------------------------------------------------------------------- */
 
 /*
- * Index of the largest of x[n], the first of equals; -1 when any is NaN. Each block is read once, in
- * LANES running maxima (a single one would not vectorise); only the best block is looked at again.
+ * Index of the largest of x[n], the first of equals; -1 when any is NaN. Each block is read once,
+ * in LANES running maxima (a single one would not vectorise); only the best block is looked at
+ * again.
  */
 static int32_t largest(const float *x, int32_t n) {
     float best = -INFINITY;
@@ -130,12 +132,12 @@ static int32_t largest(const float *x, int32_t n) {
 /* ---- weights ------------------------------------------------------------------------------- */
 
 /*
- * exp(x) for x <= 0 to 2 ulp with +, * and a cast only, so that it vectorises and gives the same bits on
- * every machine. Cephes expf: x = n ln 2 + r, then a polynomial on |r| <= ln 2 / 2.
+ * exp(x) for x <= 0 to 2 ulp with +, * and a cast only, so that it vectorises and gives the same
+ * bits on every machine. Cephes expf: x = n ln 2 + r, then a polynomial on |r| <= ln 2 / 2.
  */
 static inline float exp_negative(float x) {
     /* At least -87, where 2^40 * exp(x) is far below one; NaN (inf / inf) too. Compared as bits, in
-     * which smaller negative floats are larger integers: a float comparison becomes a branch here. */
+     * which smaller negative floats are larger integers: comparing floats becomes a branch. */
     int32_t raw;
     memcpy(&raw, &x, sizeof raw);
     raw |= INT32_MIN;
@@ -202,7 +204,7 @@ static void swap(struct sample_item *a, struct sample_item *b) {
     *b = t;
 }
 
-/* Moves the items above a median-of-three pivot before it; returns the pivot's place. Needs n > 0. */
+/* Moves the items above a median-of-three pivot before it; returns the pivot's place. n > 0. */
 static int32_t partition(struct sample_item *items, int32_t n) {
     struct sample_item *a = items, *b = items + n / 2, *c = items + n - 1;
     if (a->key < b->key) swap(a, b);
@@ -259,14 +261,14 @@ static int32_t id_of(const struct candidates *c, int32_t i) { return c->id ? c->
 /*
  * The shortest run of most likely candidates whose weights reach `mass` of `sum`, in items[0 .. m).
  *
- * Left out beforehand: candidates lighter than (sum - mass) / n. All of them together weigh less than
- * sum - mass, so the rest still reaches mass; and the cut is made on logits, so it never disagrees
- * with their order, as the rounded weights may by an ulp.
+ * Left out beforehand: candidates lighter than (sum - mass) / n. All of them together weigh less
+ * than sum - mass, so the rest still reaches mass; and the cut is made on logits, so it never
+ * disagrees with their order, as the rounded weights may by an ulp.
  */
 static int32_t prefix(struct sample_scratch *s, const struct candidates *c, float temperature,
                       uint64_t sum, uint64_t mass) {
     const uint64_t light = (sum - mass) / (uint64_t)c->n;
-    /* 1e-3 is far more than the errors of the quotient, exp_negative and this logarithm together. */
+    /* 1e-3 is far more than the errors of the quotient, exp_negative and this logarithm. */
     const double cut = light == 0 ? -INFINITY : log((double)light / (double)ONE) - 1e-3;
     const double bar = (double)c->most + cut * (double)temperature;
     int32_t n = 0;
@@ -341,7 +343,9 @@ static void keep_top_k(struct sample_scratch *s, struct candidates *c, int32_t k
             select_top(s->items, n, k);
             n = k;
             worst = s->items[0].key;
-            for (int32_t j = 1; j < k; j++) worst = s->items[j].key < worst ? s->items[j].key : worst;
+            for (int32_t j = 1; j < k; j++) {
+                if (s->items[j].key < worst) worst = s->items[j].key;
+            }
             bar = key_logit(worst);
             if (key <= worst) continue;
         }

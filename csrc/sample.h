@@ -13,8 +13,8 @@
  * "More likely" is the larger logit, then the smaller id. A logit of -inf is never picked; when any
  * logit is +inf, only those are candidates.
  *
- * Probabilities are integers: 2^40 * exp((logit - largest) / temperature), rounded down. Integer sums
- * have no order, so the fast path (partial selection) and a full sort give the same token.
+ * Probabilities are integers: 2^40 * exp((logit - largest) / temperature), rounded down. Integer
+ * sums have no order, so the fast path (partial selection) and a full sort give the same token.
  *
  * The generator is counter-based, so a reply can be replayed from any token on:
  *     mix(z)        = splitmix64's finaliser: z ^= z >> 30; z *= 0xbf58476d1ce4e5b9;

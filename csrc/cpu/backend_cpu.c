@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Values of an elementwise operation below which waking a thread costs more than it saves (~5 us). */
+/* Values of an elementwise operation below which waking a thread costs more than it saves. */
 #define INLINE_VALUES 16384
 /* Weight bytes a chunk of a matrix product reads at least: 2 us of one core's memory bandwidth. */
 #define CHUNK_BYTES ((int64_t)24 << 10)
@@ -224,7 +224,8 @@ static void quantize_rows(void *arg, int32_t begin, int32_t end, int32_t thread)
     const struct quantize_job *j = arg;
     (void)thread;
     for (int32_t i = begin; i < end; i++) {
-        j->kernels->quantize_q8(j->a + (size_t)i * j->lda, j->cols, j->q8 + (size_t)i * j->q8_bytes);
+        j->kernels->quantize_q8(j->a + (size_t)i * j->lda, j->cols,
+                                j->q8 + (size_t)i * j->q8_bytes);
     }
 }
 
@@ -248,7 +249,8 @@ static bool takes_q8(const struct cpu *c, const struct segment *s) {
 }
 
 /* Panels [begin, end) of the whole matrix for tokens [i0, i0 + m). */
-static void multiply(const struct matmul_job *j, int32_t begin, int32_t end, int32_t i0, int32_t m) {
+static void multiply(const struct matmul_job *j, int32_t begin, int32_t end, int32_t i0,
+                     int32_t m) {
     const struct cx_kernels *k = j->cpu->kernels;
     int32_t base = 0;
     for (const struct segment *s = j->w->segments; base < end; base += s->n_panels, s++) {
@@ -272,7 +274,8 @@ static void multiply_items(void *arg, int32_t begin, int32_t end, int32_t thread
     (void)thread;
     while (begin < end) {
         const int32_t slice = begin / j->n_panels, panel = begin % j->n_panels;
-        const int32_t last = end - begin < j->n_panels - panel ? panel + (end - begin) : j->n_panels;
+        const int32_t left = j->n_panels - panel;
+        const int32_t last = panel + (end - begin < left ? end - begin : left);
         const int32_t i0 = slice * j->slice;
         multiply(j, panel, last, i0, j->m - i0 < j->slice ? j->m - i0 : j->slice);
         begin += last - panel;
@@ -383,7 +386,8 @@ static void cpu_attend(void *self, struct view dst, struct view a, const struct 
     int64_t macs = 0;
     for (int32_t t = 0; t < step->n_tiles; t++) {
         int32_t keys = step->tiles[t].pos + step->tiles[t].n;
-        if (args->window > 0 && keys > args->window + ATTEND_TILE) keys = args->window + ATTEND_TILE;
+        const int32_t outside = keys - ATTEND_TILE - args->window;
+        if (args->window > 0 && outside > 0) keys -= outside;
         macs += (int64_t)keys * step->tiles[t].n;
     }
     macs *= 2 * (int64_t)args->n_heads * args->head_dim;
@@ -425,8 +429,8 @@ static void cpu_row_copy(void *self, const struct kv_layer *layers, int32_t n_la
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
-int32_t backend_cpu_open(void **self, const struct cx_kernels *kernels, struct pool *pool, bool fast,
-                         int32_t q8_rows, int32_t q8_cols, cx_err *err) {
+int32_t backend_cpu_open(void **self, const struct cx_kernels *kernels, struct pool *pool,
+                         bool fast, int32_t q8_rows, int32_t q8_cols, cx_err *err) {
     *self = NULL;
     struct cpu *c = calloc(1, sizeof *c);
     if (c == NULL) return err_set(err, CX_NOMEM, "cannot allocate %zu bytes", sizeof *c);
