@@ -54,7 +54,8 @@ export function openTerminal(): OwnedTerminal {
       return new Promise((resolve) => {
         waiting = resolve;
         interface_.setPrompt(prompt);
-        interface_.prompt();
+        // Keeps what was typed while the answer came, and the cursor behind it.
+        interface_.prompt(true);
       });
     },
     write(text) {
