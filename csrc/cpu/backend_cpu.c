@@ -386,8 +386,8 @@ static void cpu_attend(void *self, struct view dst, struct view a, const struct 
     int64_t macs = 0;
     for (int32_t t = 0; t < step->n_tiles; t++) {
         int32_t keys = step->tiles[t].pos + step->tiles[t].n;
-        const int32_t outside = keys - ATTEND_TILE - args->window;
-        if (args->window > 0 && outside > 0) keys -= outside;
+        const int64_t outside = (int64_t)keys - ATTEND_TILE - args->window;
+        if (args->window > 0 && outside > 0) keys -= (int32_t)outside;
         macs += (int64_t)keys * step->tiles[t].n;
     }
     macs *= 2 * (int64_t)args->n_heads * args->head_dim;
