@@ -36,13 +36,14 @@
 #define UNROLL_(text) _Pragma(#text)
 #endif
 
-/* Rows of activations and panels in a matmul tile (with both a sum and an accumulator for each; two panels
- * halve the loads of activations, which bind before the arithmetic does on AVX-512), and pairs of query and head x vectors of keys or values in an
- * attention tile: what the registers hold. */
+/* What the registers hold. A matmul tile: rows of activations x panels, each with an accumulator and, for
+ * int8, a sum (two panels halve the loads of activations, which bind before the arithmetic does on
+ * AVX-512). An attention tile: pairs of query and head x vectors of keys or values. */
 #if CX_ISA_ID == CX_IS_avx512vnni || CX_ISA_ID == CX_IS_avx512
 #include <immintrin.h>
 #define ROW_TILE 6
 #define PANEL_TILE 2
+#define FLOAT_PANEL_TILE 2
 #define PAIR_TILE 4
 #define VEC_TILE 4
 typedef __m512 vf;
@@ -50,8 +51,9 @@ typedef __m512i vi;
 typedef __m512i vb;
 #elif CX_ISA_ID == CX_IS_avx2
 #include <immintrin.h>
-#define ROW_TILE 4
+#define ROW_TILE 2
 #define PANEL_TILE 1
+#define FLOAT_PANEL_TILE 2
 #define PAIR_TILE 2
 #define VEC_TILE 2
 typedef struct { __m256 a, b; } vf;
@@ -59,8 +61,9 @@ typedef struct { __m256i a, b; } vi;
 typedef vi vb;
 #elif CX_ISA_ID == CX_IS_neon
 #include <arm_neon.h>
-#define ROW_TILE 4
+#define ROW_TILE 2
 #define PANEL_TILE 1
+#define FLOAT_PANEL_TILE 2
 #define PAIR_TILE 2
 #define VEC_TILE 2
 typedef struct { float32x4_t v[4]; } vf;
@@ -69,6 +72,7 @@ typedef vi vb;
 #else
 #define ROW_TILE 1
 #define PANEL_TILE 1
+#define FLOAT_PANEL_TILE 1
 #define PAIR_TILE 1
 #define VEC_TILE 1
 typedef struct { float v[16]; } vf;
