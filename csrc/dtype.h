@@ -2,8 +2,8 @@
  * dtype.h: the element types of weight files: block structs and plain scalar conversions.
  *
  * A block dequantises to exactly the floats that ggml gives it. Every product of a scale and a
- * quant fits a float's 24 bits, so only the addition of a minimum rounds. Static inline only, no vector
- * types: the layout helpers and every kernel object include this.
+ * quant fits a float's 24 bits, so only the addition of a minimum rounds. Static inline only, no
+ * vector types: the layout helpers and every kernel object include this.
  */
 #ifndef CALDRIX_DTYPE_H
 #define CALDRIX_DTYPE_H
@@ -16,8 +16,8 @@
 #define CX_QK 32   /* values of a simple block */
 #define CX_QK_K 256 /* values of a K-quant superblock */
 
-/* Quants j and j + 16 of a simple block share byte j: low and high nibble. qh holds bit 4 of value j
- * in bit j. */
+/* Quants j and j + 16 of a simple block share byte j: low and high nibble. qh holds bit 4 of value
+ * j in bit j. */
 typedef struct {
     uint16_t d;
     uint8_t qs[16];

@@ -1,9 +1,10 @@
 /*
- * cpu.c: which kernel table this machine runs. Baseline flags, no vector types: it must run anywhere.
+ * cpu.c: which kernel table this machine runs. Baseline flags, no vector types: it must run
+ * anywhere.
  *
- * x86-64: both cpuid (the processor has it) and xgetbv (the operating system saves the registers). arm64:
- * NEON is part of the base. CALDRIX_ISA=<name> takes that table instead of the best, so that one machine tests
- * all that it can run.
+ * x86-64: both cpuid (the processor has it) and xgetbv (the operating system saves the registers).
+ * arm64: NEON is part of the base. CALDRIX_ISA=<name> takes that table instead of the best, so
+ * that one machine tests all that it can run.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /*
  * kernels.c: the CPU kernels, compiled once for each ISA with -DCX_ISA=<name> and its -m flags.
  *
- * Everything is static; the only symbol is the table cx_kernels_<name>, which cpu.c chooses from. The
- * small row operations stand here, the products in matmul.inc and attention in attend.inc.
+ * Everything is static; the only symbol is the table cx_kernels_<name>, which cpu.c chooses from.
+ * The small row operations stand here, the products in matmul.inc and attention in attend.inc.
  */
 #include "panel.h"
 #include "simd.h"
@@ -92,8 +92,8 @@ CX_INLINE vf silu(vf x) {
     return vf_div(x, vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), x))));
 }
 
-/* 0.5 x (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3), written as x / (1 + e^-2u), which keeps its
- * relative accuracy for negative x. */
+/* 0.5 x (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3), written as x / (1 + e^-2u), which
+ * keeps its relative accuracy for negative x. */
 CX_INLINE vf gelu_tanh(vf x) {
     vf cubic = vf_fma(vf_mul(x, x), vf_set1(-2.0f * 0.7978845608f * 0.044715f),
                       vf_set1(-2.0f * 0.7978845608f));

@@ -1,12 +1,13 @@
 /*
  * panel.h: where things stand in a weight panel, an int8 activation row and a KV cache.
  *
- * Shared by repack.c, which writes these layouts with plain C, and by the kernel objects, which read them.
+ * Shared by repack.c, which writes these layouts with plain C, and by the kernel objects, which
+ * read them.
  *
  * A quantised panel is a run of blocks of 32 columns x 16 rows. A 64-byte register of quants is 16
- * int32 lanes, one for each row; a lane holds 4 neighbouring columns, a "group". So one broadcast of 4 int8
- * activations multiplies all 16 rows. Register j of a nibble type holds group j low and group j + 4
- * high.
+ * int32 lanes, one for each row; a lane holds 4 neighbouring columns, a "group". So one broadcast
+ * of 4 int8 activations multiplies all 16 rows. Register j of a nibble type holds group j low and
+ * group j + 4 high.
  */
 #ifndef CALDRIX_PANEL_H
 #define CALDRIX_PANEL_H
@@ -53,8 +54,8 @@ static inline size_t cx_panel_at(uint32_t dtype, int32_t b) {
     return (size_t)(b >> 3) * (head + 8 * block) + head + (size_t)(b & 7) * block;
 }
 
-/* int8 activations: one cache line a block. The offsets of unsigned quants are paid for by starting an
- * integer sum at minus offset * sum(q). */
+/* int8 activations: one cache line a block. The offsets of unsigned quants are paid for by
+ * starting an integer sum at minus offset * sum(q). */
 typedef struct {
     int8_t q[CX_ACT_BLOCK];
     float scale;

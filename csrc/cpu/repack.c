@@ -1,8 +1,9 @@
 /*
  * repack.c: sizes of the data layouts, and plain C that writes weight panels and copies caches.
  *
- * Called by the model opener (panels, sizes) and by the engine (KV rows). Nothing here is on the path of
- * a token. The layouts are described in panel.h; the kernels that read them are in kernels.c.
+ * Called by the model opener (panels, sizes) and by the engine (KV rows). Nothing here is on the
+ * path of a token. The layouts are described in panel.h; the kernels that read them are in
+ * kernels.c.
  */
 #include "panel.h"
 

@@ -3,9 +3,9 @@
  *
  *   vf  16 floats      vi  16 int32      vb  64 bytes: lane i of vi, seen as 4 bytes
  *
- * Included by kernels.c only, which is compiled once for each ISA. All functions are exact or correctly
- * rounded and mean the same everywhere, with one exception: vf_fma rounds once, but twice on scalar, whose
- * baseline has no such instruction. So all other ISAs give equal bits.
+ * Included by kernels.c only, which is compiled once for each ISA. All functions are exact or
+ * correctly rounded and mean the same everywhere, with one exception: vf_fma rounds once, but
+ * twice on scalar, whose baseline has no such instruction. So all other ISAs give equal bits.
  */
 #ifndef CALDRIX_SIMD_H
 #define CALDRIX_SIMD_H
@@ -24,9 +24,9 @@
 #define CX_NOINLINE static __attribute__((noinline))
 #define LANES 16
 
-/* UNROLL stands before a loop over groups or tile members, which must become straight code on registers.
- * Plain C has arrays for vectors and would gain only minutes of compilation from it and from forced
- * inlining. */
+/* UNROLL stands before a loop over groups or tile members, which must become straight code on
+ * registers. Plain C has arrays for vectors and would gain only minutes of compilation from it and
+ * from forced inlining. */
 #if CX_ISA_ID == CX_IS_scalar
 #define CX_INLINE static inline
 #define UNROLL(n)
@@ -36,9 +36,10 @@
 #define UNROLL_(text) _Pragma(#text)
 #endif
 
-/* What the registers hold. A matmul tile: rows of activations x panels, each with an accumulator and, for
- * int8, a sum (two panels halve the loads of activations, which bind before the arithmetic does on
- * AVX-512). An attention tile: pairs of query and head x vectors of keys or values. */
+/* What the registers hold. A matmul tile: rows of activations x panels, each with an accumulator
+ * and, for int8, a sum (two panels halve the loads of activations, which bind before the
+ * arithmetic does on AVX-512). An attention tile: pairs of query and head x vectors of keys or
+ * values. */
 #if CX_ISA_ID == CX_IS_avx512vnni || CX_ISA_ID == CX_IS_avx512
 #include <immintrin.h>
 #define ROW_TILE 6
@@ -558,9 +559,9 @@ CX_INLINE vi vi_round(vf x) {
 CX_INLINE vf vf_pow2(vi n) { return vi_bits(vi_shl(vi_add(n, vi_set1(127)), 23)); }
 
 /*
- * e^x within 2 ulp for every float; below -104 zero, above 88.73 infinity, NaN stays. x = n ln 2 + r,
- * then a polynomial in r (Cephes expf) and two multiplications by powers of two, which also round
- * subnormal results.
+ * e^x within 2 ulp for every float; below -104 zero, above 88.73 infinity, NaN stays. x = n ln 2 +
+ * r, then a polynomial in r (Cephes expf) and two multiplications by powers of two, which also
+ * round subnormal results.
  */
 CX_INLINE vf vf_exp(vf x) {
     x = vf_max(vf_set1(-104.0f), vf_min(vf_set1(89.0f), x));

@@ -1,8 +1,9 @@
 /*
  * kernels_bench.c: what the products reach, beside what the machine gives in the same run.
  *
- * One row of activations in GB/s beside a plain read loop; 128 rows in GOP/s beside a loop of integer dot
- * products on registers (avx512vnni builds of this file only). Nothing is asserted. kernels_bench [table [ms]]
+ * One row of activations in GB/s beside a plain read loop; 128 rows in GOP/s beside a loop of
+ * integer dot products on registers (avx512vnni builds of this file only). Nothing is asserted.
+ * kernels_bench [table [ms]]
  */
 #define _GNU_SOURCE
 #include <pthread.h>

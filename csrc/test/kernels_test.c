@@ -1,9 +1,9 @@
 /*
  * kernels_test.c: every kernel of every table this machine runs, against naive double references.
  *
- * Stands alone: cpu/{cpu,repack}.c, the kernel objects and this file. Prints "N passed, M failed". Also exact
- * equalities: a row alone = in company, any split of panels, tokens one by one = at once, and the same
- * bits on every ISA that has a fused multiply-add.
+ * Stands alone: cpu/{cpu,repack}.c, the kernel objects and this file. Prints "N passed, M failed".
+ * Also exact equalities: a row alone = in company, any split of panels, tokens one by one = at
+ * once, and the same bits on every ISA that has a fused multiply-add.
  */
 #include <math.h>
 #include <stdio.h>
