@@ -17,7 +17,8 @@ async function curl(...args: string[]): Promise<string> {
 describe("caldrix serve", () => {
   let served: Served;
   beforeAll(async () => {
-    served = await startServe([]);
+    // The reference mode, in which the answer is known.
+    served = await startServe(["--activations", "f32"]);
   }, RUN_MS);
   afterAll(() => served.process.kill("SIGKILL"));
 
