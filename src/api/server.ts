@@ -65,6 +65,8 @@ export function startServer(options: ServerOptions): RunningServer {
     // The runtime's own 413 has no body, so counting is ours (body.ts).
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     development: false,
+    // Without development Bun would share the port with another server in silence.
+    reusePort: false,
     async fetch(request, bun) {
       bun.timeout(request, 0);
       const call = { request, id: crypto.randomUUID(), route: pathOf(request) };

@@ -24,6 +24,8 @@ interface Flag {
   /** As it would be typed; null: nothing, and `without` says what that means. */
   readonly fallback: string | null;
   readonly without?: string;
+  /** The default of `caldrix run` where a chat in the terminal wants another. */
+  readonly inRun?: string;
   readonly min?: number;
   readonly max?: number;
   /** The lower bound itself is not allowed. */
@@ -161,6 +163,8 @@ export const FLAGS = [
     kind: "number",
     commands: BOTH,
     fallback: "1",
+    // Greedy answers of small models run in circles without it; over HTTP the contract says 1.
+    inRun: "1.1",
     min: 0,
     above: true,
     help: "above 1: tokens already in prompt or answer become less likely",
@@ -326,7 +330,7 @@ export function flagRows(command: CommandName): { flag: string; fallback: string
       flag.kind === "choice" ? flag.choices?.join("|") : flag.kind === "list" ? "text" : flag.kind;
     return {
       flag: `--${flag.name} ${flag.kind === "choice" ? value : `<${value}>`}`,
-      fallback: flag.fallback ?? flag.without ?? "none",
+      fallback: defaultOf(flag, command) ?? flag.without ?? "none",
       help: flag.help,
     };
   });
@@ -359,6 +363,10 @@ function isCommand(word: string | undefined): word is CommandName {
 function flagsOf(command: CommandName): Flag[] {
   const flags: readonly Flag[] = FLAGS;
   return flags.filter((flag) => flag.commands.includes(command));
+}
+
+function defaultOf(flag: Flag, command: CommandName): string | null {
+  return command === "run" && flag.inRun !== undefined ? flag.inRun : flag.fallback;
 }
 
 function split(word: string): [name: string, value: string | null] {
@@ -398,7 +406,7 @@ function readValues(
     if (flag.kind === "list") {
       values[flag.name] = (texts ?? []).map((text) => String(read(flag, text.trim(), source)));
     } else {
-      const text = texts?.at(-1) ?? flag.fallback;
+      const text = texts?.at(-1) ?? defaultOf(flag, command);
       values[flag.name] = text === null ? null : read(flag, text, source);
     }
   }

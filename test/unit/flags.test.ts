@@ -51,6 +51,11 @@ describe("command line", () => {
     });
   });
 
+  test("run penalises repetition lightly unless told otherwise", () => {
+    expect(parse("run").flags["repetition-penalty"]).toBe(1.1);
+    expect(parse("run --repetition-penalty 1").flags["repetition-penalty"]).toBe(1);
+  });
+
   test("keeps a seed of 64 bits exact", () => {
     expect(parse("run --seed 18446744073709551615").flags.seed).toBe(18446744073709551615n);
   });
