@@ -1,10 +1,10 @@
 // From the MODEL of a command line to a file or folder on this machine, fetched when it is missing.
 
-import { statSync } from "node:fs";
 import { basename, resolve } from "node:path";
 import { ModelError } from "../errors.ts";
 import { CATALOG, type CatalogModel, DEFAULT_MODEL, findModel } from "../model/catalog.ts";
 import { cachedModel, fetchModel } from "../model/fetch.ts";
+import { look } from "../model/file.ts";
 import { nearest } from "./nearest.ts";
 import { createProgress } from "./progress.ts";
 
@@ -26,7 +26,7 @@ export function chooseModel(word: string | undefined): ModelChoice | null {
   if (known) return { kind: "catalog", model: known };
   if (word === undefined || word === "") return null;
   const path = resolve(word);
-  const stat = statSync(path, { throwIfNoEntry: false });
+  const stat = look(path);
   if (stat?.isDirectory()) return { kind: "path", path, name: basename(path) };
   if (stat?.isFile()) return { kind: "path", path, name: basename(path).replace(/\.gguf$/i, "") };
   return null;

@@ -4,11 +4,15 @@
 import { closeSync, openSync, readSync, type Stats, statSync } from "node:fs";
 import { ModelError } from "../errors.ts";
 
+/** Nothing can stand there: a name longer than names may be, or a file taken for a folder. */
+const NOWHERE = new Set(["ENAMETOOLONG", "ENOTDIR"]);
+
 /** What stands at a path, or undefined. @throws ModelError when it cannot be looked at. */
 export function look(path: string): Stats | undefined {
   try {
     return statSync(path, { throwIfNoEntry: false });
   } catch (e) {
+    if (e instanceof Error && "code" in e && NOWHERE.has(String(e.code))) return undefined;
     throw new ModelError(`${path}: ${reason(e)}`);
   }
 }

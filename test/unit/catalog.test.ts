@@ -57,6 +57,14 @@ describe("choosing a model", () => {
     expect(asked.choice).toMatchObject({ model: { name: DEFAULT_MODEL } });
   });
 
+  test("of run: a prompt longer than a file's name may be, or with a file as a folder", () => {
+    const long = "Why is the sky blue? ".repeat(500);
+    expect(readArguments([long])).toMatchObject({ prompt: long });
+    const [first, second] = [join(dir, "b.gguf"), join(dir, "b.gguf/ or not")];
+    writeFileSync(first, "");
+    expect(readArguments([second])).toMatchObject({ prompt: second });
+  });
+
   test("of run: a folder with white space in its name is a model", () => {
     expect(readArguments([join(dir, "My Model")])).toMatchObject({ prompt: null });
   });
