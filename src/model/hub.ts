@@ -147,10 +147,22 @@ async function lookShards(hub: Hub, name: string): Promise<RemoteFile[]> {
   const { response } = await ask(hub, index.url, "GET", {});
   if (!response.ok) throw refusal(index.url, response.status);
   const files = [index];
-  for (const shard of shardNames(await response.text())) {
+  for (const shard of await readShardNames(hub, index.url, response)) {
     files.push(...(await look(hub, { name: shard })));
   }
   return files;
+}
+
+/** An index that breaks off or is no JSON is a fault of this source, not the end of the fetch. */
+async function readShardNames(hub: Hub, url: string, response: Response): Promise<string[]> {
+  try {
+    return shardNames(await response.text());
+  } catch (error) {
+    hub.options.signal.throwIfAborted();
+    if (error instanceof SourceError) throw error;
+    const reason = error instanceof Error ? error.message : String(error);
+    throw new SourceError(`${url}: cannot be read: ${reason}`);
+  }
 }
 
 /** File names in a safetensors index; a name with a path in it is refused. */

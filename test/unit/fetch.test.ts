@@ -201,6 +201,13 @@ describe("the hub", () => {
     ).rejects.toThrow('names a file "../../evil"');
   });
 
+  test("an index that is no JSON is a fault of the source, by name", async () => {
+    const { options } = world({ files: { "model.safetensors.index.json": text("<html>") } });
+    const fetching = fetchModel(hubModel({ name: "model.safetensors", sharded: true }), options);
+    await expect(fetching).rejects.toThrow(ModelError);
+    await expect(fetching).rejects.toThrow("model.safetensors.index.json: cannot be read");
+  });
+
   test("a repository of one GGUF opens as that file", async () => {
     const { options, cache } = world({ files: { "a.gguf": WEIGHTS }, lfs: ["a.gguf"] });
     expect(await fetchModel(hubModel({ name: "a.gguf" }), options)).toBe(join(cache, "a.gguf"));
