@@ -6,7 +6,7 @@ import { createAdmission } from "./admission.ts";
 import { chat } from "./chat.ts";
 import { completions } from "./completions.ts";
 import type { Call, Handler, ServerContext, ServerOptions } from "./context.ts";
-import { errorResponse, shuttingDown, toApiError } from "./errors.ts";
+import { engineUnavailable, errorResponse, shuttingDown, toApiError } from "./errors.ts";
 import { corsHeaders, isLoopback, preflight, requireHost } from "./origin.ts";
 import { modelsBody } from "./respond.ts";
 import { createBodyReaders } from "./schema.ts";
@@ -167,6 +167,7 @@ function allowed(methods: Methods): readonly string[] {
 
 function ready(context: ServerContext): Response {
   if (context.draining()) throw shuttingDown();
+  if (context.options.engine.stats().stopped) throw engineUnavailable();
   return text("ok");
 }
 

@@ -297,6 +297,9 @@ describe("failures", () => {
     expect(response.headers.get("retry-after")).not.toBeNull();
     expect(response.headers.get("x-should-retry")).toBe("false");
     await expectError(response, 503, { message: "the engine is unavailable" });
+    // A router must not send it more; a supervisor may still find the process alive.
+    expect((await server.get("/readyz")).status).toBe(503);
+    expect((await server.get("/healthz")).status).toBe(200);
   });
 
   test("a bug is a 500 without its text, in the answer and in the log", async () => {
