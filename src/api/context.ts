@@ -25,6 +25,8 @@ export interface ServerOptions {
   /** Host names taken besides the loopback ones; only looked at when bound to loopback. */
   readonly allowedHosts: readonly string[];
   readonly metricsCompat: "none" | "vllm";
+  /** Seconds that a connection may stay open without a request; absent: the server's own bound. */
+  readonly idleSeconds?: number;
   /** Takes one line; never holds text of a request or a reply. */
   readonly log: (line: string) => void;
 }
@@ -34,8 +36,10 @@ export interface Call {
   readonly request: Request;
   /** Value of x-request-id. */
   readonly id: string;
-  /** Path of the route table. */
+  /** The path as sent. */
   readonly route: string;
+  /** Lets the runtime drop the connection again when it is idle; while answering it may not. */
+  limitIdle(): void;
 }
 
 /** The state that the handlers of one server share. */

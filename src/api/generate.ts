@@ -161,6 +161,7 @@ function startJob(
     if (finished) return;
     finished = true;
     clearTimeout(deadline);
+    call.limitIdle();
     call.request.signal.removeEventListener("abort", leave);
     context.workStop.signal.removeEventListener("abort", drop);
     ticket.leave();

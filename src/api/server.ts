@@ -10,14 +10,15 @@ import { engineUnavailable, errorResponse, shuttingDown, toApiError } from "./er
 import { corsHeaders, isLoopback, preflight, requireHost } from "./origin.ts";
 import { modelsBody } from "./respond.ts";
 import { createBodyReaders } from "./schema.ts";
+import { STREAM_HEADERS } from "./stream.ts";
 import { createTelemetry } from "./telemetry.ts";
 
 /** The contract's body limit for a text model. */
 const BODY_LIMIT_BYTES = 4 * 2 ** 20;
 
 /**
- * Seconds after which the runtime drops a connection that sent only half a header. Handlers switch
- * it off for themselves: a long prefill is silent for longer than that.
+ * Seconds after which the runtime drops a connection on which nothing comes: half a header, or no
+ * further request. It is switched off while a request is answered, since a long prefill is silent.
  */
 const IDLE_SECONDS = 120;
 
@@ -56,12 +57,13 @@ const ROUTES: ReadonlyMap<string, Methods> = new Map<string, Methods>([
 export function startServer(options: ServerOptions): RunningServer {
   const context = createContext(options);
   const loopback = isLoopback(options.host);
+  const idleSeconds = options.idleSeconds ?? IDLE_SECONDS;
   let drainBegun = false;
 
   const server = Bun.serve({
     hostname: options.host,
     port: options.port,
-    idleTimeout: IDLE_SECONDS,
+    idleTimeout: idleSeconds,
     // The runtime's own 413 has no body, so counting is ours (body.ts).
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     development: false,
@@ -69,8 +71,16 @@ export function startServer(options: ServerOptions): RunningServer {
     reusePort: false,
     async fetch(request, bun) {
       bun.timeout(request, 0);
-      const call = { request, id: crypto.randomUUID(), route: pathOf(request) };
+      const call: Call = {
+        request,
+        id: crypto.randomUUID(),
+        route: pathOf(request),
+        // The runtime keeps the setting for the connection's later requests, too.
+        limitIdle: () => bun.timeout(request, idleSeconds),
+      };
       const response = await answer(call);
+      // A stream goes on: generate.ts does it when the last frame is made.
+      if (!isStream(response)) call.limitIdle();
       response.headers.set("x-request-id", call.id);
       for (const [name, value] of corsHeaders(request, options.corsOrigins)) {
         response.headers.set(name, value);
@@ -153,6 +163,10 @@ function createContext(options: ServerOptions): ServerContext {
       options.log(line);
     },
   };
+}
+
+function isStream(response: Response): boolean {
+  return response.headers.get("content-type") === STREAM_HEADERS["content-type"];
 }
 
 /** The path as sent, without query: routes match exactly, so nothing is decoded or tidied up. */

@@ -26,6 +26,25 @@ const CHAT = "/v1/chat/completions";
 const COMPLETIONS = "/v1/completions";
 const slow = { reply: () => idsOf("x".repeat(2000)), delayMs: 5 };
 
+test("a connection on which no further request comes is closed, after a stream too", async () => {
+  start({ idleSeconds: 1 });
+  const closed = [false, true].map((stream) => {
+    const body = JSON.stringify(chatBody({ stream }));
+    const socket = connect(server.port, "127.0.0.1");
+    socket.write(
+      `POST ${CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${body.length}\r\n\r\n${body}`,
+    );
+    return new Promise<string>((resolve) => {
+      let text = "";
+      socket.on("data", (data) => {
+        text += data;
+      });
+      socket.on("close", () => resolve(text));
+    });
+  });
+  for (const text of await Promise.all(closed)) expect(text).toContain("200 OK");
+}, 20_000);
+
 describe("clients that leave", () => {
   for (const stream of [false, true]) {
     test(`stop the work within 250 ms, ${stream ? "streamed" : "whole"}`, async () => {
