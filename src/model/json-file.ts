@@ -68,7 +68,8 @@ export function duplicateKey(json: string): string | null {
     if (c === '"') {
       const end = stringEnd(json, i);
       const keys = open.at(-1);
-      if (keys && /^\s*:/.test(json.slice(end, end + 16))) {
+      COLON.lastIndex = end;
+      if (keys && COLON.test(json)) {
         const key = JSON.parse(json.slice(i, end)) as string; // a string literal
         if (keys.has(key)) return key;
         keys.add(key);
@@ -83,6 +84,9 @@ export function duplicateKey(json: string): string | null {
   }
   return null;
 }
+
+/** After a key, with any white space before it. */
+const COLON = /\s*:/y;
 
 function stringEnd(json: string, start: number): number {
   let i = start + 1;

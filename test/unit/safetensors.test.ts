@@ -97,6 +97,7 @@ test("duplicateKey sees escapes, nesting and equal keys of different objects", (
   expect(duplicateKey('{"a":1, "\\u0061" : 2}')).toBe("a");
   expect(duplicateKey('{"a":"b","b":"a","c":"\\"c\\":"}')).toBe(null);
   expect(duplicateKey('{"x":[{"k":"k","k":1}]}')).toBe("k");
+  expect(duplicateKey(`{"a":1,"a"${" ".repeat(100)}:2}`)).toBe("a");
 });
 
 describe("shards", () => {
