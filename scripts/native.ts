@@ -46,7 +46,10 @@ interface Variant {
 }
 /** The shipped objects. -g1: line tables only, split off after linking. */
 const RELEASE: Variant = { name: "release", flags: ["-O3", "-g1"] };
-/** Sanitizers see -O1 code; -g1 because gcc takes minutes to follow variables through it. What gcc warns of in code that it instruments itself is no error. */
+/**
+ * Sanitizers see -O1 code; -g1 because gcc takes minutes to follow variables through it. What gcc
+ * warns of in code that it instruments itself is no error.
+ */
 const SANITIZED = ["-O1", "-g1", "-Wno-error", "-fno-omit-frame-pointer"];
 const TESTS: readonly Variant[] = [
   RELEASE,
@@ -99,6 +102,10 @@ export interface TestCount {
 
 /** Builds and runs every program of csrc/test: as shipped, under ASan+UBSan, under TSan. */
 export async function runTests(only: string | undefined): Promise<TestCount> {
+  const names = TESTS.map((variant) => variant.name);
+  if (only !== undefined && !names.includes(only)) {
+    throw new BuildError(`no variant ${only} of the C tests; wanted ${names.join(", ")} or nothing`);
+  }
   const cc = compiler();
   const count: TestCount = { passed: 0, failed: 0 };
   for (const variant of TESTS) {
