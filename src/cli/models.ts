@@ -27,7 +27,7 @@ export async function pull(args: readonly string[]): Promise<number> {
     return 0;
   } catch (error) {
     if (!stop.signal.aborted) throw error;
-    process.stderr.write("\ncaldrix: stopped; the next pull goes on from here\n");
+    process.stderr.write("\ncaldrix: stopped\n");
     return by === "SIGINT" ? 130 : 1;
   } finally {
     unwatch();
