@@ -138,9 +138,7 @@ export function createTemplate(
   return {
     bytes,
     render(given, options) {
-      let messages = given.map((message) =>
-        message.role === "developer" ? { ...message, role: "system" } : message,
-      );
+      let messages = given;
       try {
         checkRoles(messages);
         let systemFolded = false;

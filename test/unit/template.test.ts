@@ -81,20 +81,11 @@ describe("prompts equal those of transformers", () => {
 });
 
 describe("roles", () => {
-  const chatml =
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
   const strict = `{% for m in messages %}{% if m.role == 'user' or m.role == 'assistant' %}<{{ m.role }}>{{ m.content }}
 {% else %}{{ raise_exception('Only user and assistant!') }}{% endif %}{% endfor %}`;
   const skipping =
     "{% for m in messages %}{% if m.role in ['user', 'assistant', 'system', 'tool'] %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}";
   const alternating = `{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}{{ m.content }}{% endfor %}`;
-
-  test("developer is rendered as system", () => {
-    const template = createTemplate(chatml, TOKENS, "t");
-    expect(template.render([{ role: "developer", content: "a" }, user("b")]).prompt).toBe(
-      "<system>a\n<user>b\n<assistant>",
-    );
-  });
 
   test.each([
     ["a plain one", [system("rules"), user("hi")], "<user>rules\n\nhi\n"],
