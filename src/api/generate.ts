@@ -2,6 +2,7 @@
 // the generation and answer as JSON or as a stream. Called by chat.ts and completions.ts.
 
 import { type JsonDocument, parseJson } from "../decide/json.ts";
+import { freshSeed } from "../engine/sampling.ts";
 import type { SamplingParams } from "../engine/types.ts";
 import { ApiError } from "../errors.ts";
 import { createDetokenizer } from "../text/detokenizer.ts";
@@ -28,9 +29,6 @@ import {
 import type { GenerationFields, RequestedSampling, SamplingDefaults } from "./schema.ts";
 import { frameStream, STREAM_HEADERS } from "./stream.ts";
 import type { Trace } from "./telemetry.ts";
-
-/** A fresh seed has 53 bits, so that every JSON reader gives back the one in /debug/requests. */
-const FRESH_SEED_MASK = 2n ** 53n - 1n;
 
 /** The body of a generation request as JSON. @throws ApiError 400, 408, 413, 415 or 503 */
 export async function readJson(context: ServerContext, call: Call): Promise<JsonDocument> {
@@ -277,8 +275,4 @@ function resolveSampling(asked: RequestedSampling, defaults: SamplingDefaults): 
     repetitionPenalty: asked.repetitionPenalty ?? defaults.repetitionPenalty,
     seed: seed === "fresh" ? freshSeed() : seed,
   };
-}
-
-function freshSeed(): bigint {
-  return crypto.getRandomValues(new BigUint64Array(1))[0]! & FRESH_SEED_MASK;
 }

@@ -19,10 +19,12 @@ const SMALLEST_F32 = 2 ** -126;
 const LARGEST_F32 = (2 - 2 ** -23) * 2 ** 127;
 const LARGEST_I32 = 2 ** 31 - 1;
 const SEEDS = 1n << 64n;
+/** A fresh seed has 53 bits, so that every JSON reader gives back the one in /debug/requests. */
+const FRESH_SEED_MASK = 2n ** 53n - 1n;
 
 /** A seed for a request that brought none. */
 export function freshSeed(): bigint {
-  return crypto.getRandomValues(new BigUint64Array(1))[0]!;
+  return crypto.getRandomValues(new BigUint64Array(1))[0]! & FRESH_SEED_MASK;
 }
 
 /**

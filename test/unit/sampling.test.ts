@@ -66,9 +66,10 @@ test.each(refused)("refuses %p, naming the field", (change, message) => {
   expect(() => checkSampling({ ...GREEDY, ...change })).toThrow(message);
 });
 
-test("draws seeds over all 64 bits", () => {
+test("draws seeds over all of the 53 bits that a JSON number holds", () => {
   const seeds = Array.from({ length: 64 }, freshSeed);
   expect(new Set(seeds).size).toBe(64);
   // 2^-64 chance that none of 64 has its top bit set.
-  expect(seeds.some((seed) => seed >= 1n << 63n)).toBe(true);
+  expect(seeds.some((seed) => seed >= 1n << 52n)).toBe(true);
+  expect(seeds.every((seed) => seed < 1n << 53n)).toBe(true);
 });
