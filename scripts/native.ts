@@ -104,7 +104,9 @@ export interface TestCount {
 export async function runTests(only: string | undefined): Promise<TestCount> {
   const names = TESTS.map((variant) => variant.name);
   if (only !== undefined && !names.includes(only)) {
-    throw new BuildError(`no variant ${only} of the C tests; wanted ${names.join(", ")} or nothing`);
+    throw new BuildError(
+      `no variant ${only} of the C tests; wanted ${names.join(", ")} or nothing`,
+    );
   }
   const cc = compiler();
   const count: TestCount = { passed: 0, failed: 0 };

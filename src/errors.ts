@@ -1,5 +1,6 @@
-// The three errors of caldrix. Each names the thing at fault, what was wanted and what came.
-// ApiError becomes an HTTP answer, ModelError one line on stderr and exit code 1, NativeError either.
+// The errors of caldrix. Each names the thing at fault, what was wanted and what came. ApiError
+// becomes an HTTP answer, ModelError one line on stderr and exit code 1, NativeError either, UsageError
+// a line and exit code 2.
 
 /** A request that cannot be served; becomes an HTTP error body in api/errors.ts. */
 export class ApiError extends Error {

@@ -36,7 +36,7 @@ export interface FrameWriters {
 }
 
 /** Ends every stream that did not fail. */
-export const DONE_FRAME = "data: [DONE]\n\n";
+const DONE_FRAME = "data: [DONE]\n\n";
 
 /** A comment: keeps clients and proxies from cutting a stream that is silent for long. */
 export const WAITING_FRAME = ": waiting\n\n";

@@ -31,7 +31,7 @@ export const DECODER_TENSORS = {
 
 export type TensorKey = keyof typeof DECODER_TENSORS;
 
-/** What the functions below work on. `heads` marks q and k rows in llama.cpp's interleaved order. */
+/** What the functions below work on. */
 export interface Build {
   readonly p: PlanBuilder;
   readonly c: DecoderConfig;
@@ -86,7 +86,7 @@ export function embedding({ p, c, w, ...b }: Build): Weight {
   return p.matrix({ tensor });
 }
 
-/** x = embedding of the tokens; a table of cosines and sines a distinct rope. */
+/** A table of the cosines and sines of a step's positions; one for each distinct rope. */
 export function ropeTable({ p, c }: Build, name: string, rope: Rope): Reg {
   const table = p.register(name, c.headDim);
   p.ropeTable(table, p.constants(`${name}.inv_freq`, inverseFrequencies(rope, c.headDim)));

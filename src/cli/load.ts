@@ -30,7 +30,7 @@ export async function loadModel(
 ): Promise<Loaded> {
   const { path, name } = await provideModel(choice, signal, true);
   signal.throwIfAborted();
-  const model = await openModel(path, { name });
+  const model = openModel(path, { name });
   const most = model.contextLength;
   if (flags.context !== null && flags.context > most) {
     throw new UsageError(`--context: ${name} has a context of ${most}, got "${flags.context}"`);

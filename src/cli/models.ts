@@ -68,7 +68,7 @@ export async function debug(args: readonly string[]): Promise<number> {
   const choice = chooseModel(word);
   if (!choice) throw unknownModel(word ?? "");
   const { path, name } = await provideModel(choice, new AbortController().signal, true);
-  const model = await openModel(path, { name });
+  const model = openModel(path, { name });
   await print(printPlan(model.plan));
   return 0;
 }

@@ -7,7 +7,7 @@ import { watchSignals } from "./signals.ts";
 /** Lines that arrow-up brings back. */
 const HISTORY_LINES = 500;
 
-/** A terminal over stdin; `leave` ends it from outside, as Ctrl-D does. */
+/** A terminal over stdin; close() gives stdin and the signals back. */
 export interface OwnedTerminal extends Terminal {
   close(): void;
 }

@@ -9,7 +9,7 @@ import { MAX_CONTEXT, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH } from "./plan-format.ts"
 import type { Weights } from "./weights.ts";
 
 /** Twice the largest heads of any model served; attention keeps a head on its stack. */
-export const MAX_HEAD_DIM = 512;
+const MAX_HEAD_DIM = 512;
 /** The lanes that attention walks a head in come in eights (csrc/plan.h). */
 const HEAD_DIM_STEP = 8;
 /** Four times the widest models. */

@@ -6,7 +6,7 @@ import { GGML_TYPES } from "./dtypes.ts";
 export const PLAN_MAGIC = 0x4c505843;
 export const PLAN_VERSION = 1;
 
-/** Record sizes in bytes; compared with cx_abi where the library is opened. */
+/** Record sizes in bytes; a test compares them with caldrix.h. */
 export const PLAN_SIZES = {
   head: 72,
   file: 16,

@@ -1,6 +1,6 @@
 // Stop strings over text that arrives in parts. The reply ends before the match that completes
 // first, as if the text came one character at a time; of those completing together the longest, so
-// how the text was cut never shows. Called by the API and the terminal after the detokenizer.
+// how the text was cut never shows. Called by the API after the detokenizer.
 import type { StopMatcher } from "./types.ts";
 
 /** A matcher for one reply. @param stops stop strings; none of them empty */

@@ -1,5 +1,5 @@
 // What the rest of caldrix knows of text: tokens, pieces and a chat template.
-// Implementations: tokenizer.ts, gguf-vocab.ts, template.ts.
+// Implementations: tokenizer.ts, detokenizer.ts, stop.ts, template.ts.
 
 /** One chat message as the template sees it; content is already one string. */
 export interface ChatMessage {
