@@ -22,7 +22,7 @@ export interface Loaded {
  * @param maxRows sequences side by side
  * @throws UsageError for a context larger than the model's, ModelError and NativeError as they come
  */
-export async function loadModel(
+async function loadModel(
   choice: ModelChoice,
   flags: FlagValues,
   maxRows: number,
@@ -45,6 +45,27 @@ export async function loadModel(
     activations: flags.activations,
   });
   return { model, engine };
+}
+
+/**
+ * loadModel that the signal ends at once: null then. Nothing runs yet, so nobody waits for what is
+ * still being loaded; the process ends.
+ */
+export async function loadUnlessStopped(
+  choice: ModelChoice,
+  flags: FlagValues,
+  maxRows: number,
+  signal: AbortSignal,
+): Promise<Loaded | null> {
+  const stopped = new Promise<null>((resolve) => {
+    signal.addEventListener("abort", () => resolve(null), { once: true });
+  });
+  try {
+    return await Promise.race([loadModel(choice, flags, maxRows, signal), stopped]);
+  } catch (error) {
+    if (signal.aborted) return null;
+    throw error;
+  }
 }
 
 /** Sampling settings of the flags; -1 is an old spelling of "no top-k". */

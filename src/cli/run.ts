@@ -5,7 +5,7 @@ import type { ChatMessage } from "../text/types.ts";
 import { answer, forTerminal, promptIds, type Session } from "./answer.ts";
 import { chat } from "./chat.ts";
 import type { FlagValues } from "./flags.ts";
-import { loadModel } from "./load.ts";
+import { loadUnlessStopped } from "./load.ts";
 import { chooseModel, type ModelChoice, unknownModel } from "./resolve.ts";
 import { type StopSignal, watchSignals } from "./signals.ts";
 import { openTerminal } from "./terminal.ts";
@@ -55,12 +55,7 @@ async function once(choice: ModelChoice, flags: FlagValues, prompt: string): Pro
     stop.abort();
   });
   try {
-    const loaded = await Promise.race([
-      loadModel(choice, flags, 1, stop.signal),
-      new Promise<null>((resolve) => {
-        stop.signal.addEventListener("abort", () => resolve(null), { once: true });
-      }),
-    ]);
+    const loaded = await loadUnlessStopped(choice, flags, 1, stop.signal);
     if (loaded !== null) {
       await say({ ...loaded, flags }, prompt, stop.signal);
       await loaded.engine.close();
@@ -70,7 +65,11 @@ async function once(choice: ModelChoice, flags: FlagValues, prompt: string): Pro
   } finally {
     unwatch();
   }
-  // SIGTERM is a clean end.
+  return exitCode(by);
+}
+
+/** SIGTERM is a clean end. */
+function exitCode(by: StopSignal | "closed" | null): number {
   return by === "SIGINT" ? EXIT_INTERRUPTED : 0;
 }
 
@@ -94,7 +93,15 @@ function write(text: string): Promise<void> {
 }
 
 async function talk(choice: ModelChoice, flags: FlagValues): Promise<number> {
-  const { model, engine } = await loadModel(choice, flags, 1, new AbortController().signal);
+  const stop = new AbortController();
+  let by: StopSignal | null = null;
+  const unwatch = watchSignals((signal) => {
+    by ??= signal;
+    stop.abort();
+  });
+  const loaded = await loadUnlessStopped(choice, flags, 1, stop.signal).finally(unwatch);
+  if (loaded === null) return exitCode(by);
+  const { model, engine } = loaded;
   process.stdout.write(
     `${model.name}${model.template ? "" : " (a base model: it goes on with your text)"}; /help for help\n`,
   );

@@ -4,7 +4,7 @@ import { type RunningServer, startServer } from "../api/server.ts";
 import { ModelError } from "../errors.ts";
 import type { LoadedModel } from "../model/types.ts";
 import type { FlagValues } from "./flags.ts";
-import { type Loaded, loadModel, samplingOf } from "./load.ts";
+import { type Loaded, loadUnlessStopped, samplingOf } from "./load.ts";
 import { chooseModel, unknownModel } from "./resolve.ts";
 import { watchSignals } from "./signals.ts";
 
@@ -28,9 +28,7 @@ export async function serve(args: readonly string[], flags: FlagValues): Promise
   }
 
   async function work(): Promise<number> {
-    // Nothing runs yet, so a signal ends the loading at once.
-    const interrupted = drain.promise.then(() => null);
-    const loaded = await Promise.race([load(), interrupted]);
+    const loaded = await loadUnlessStopped(choice!, flags, flags["max-batch"], loading.signal);
     if (loaded === null) return 0;
     const servedName = flags["served-name"] ?? loaded.model.name;
     const server = listen(loaded, servedName, flags);
@@ -41,15 +39,6 @@ export async function serve(args: readonly string[], flags: FlagValues): Promise
     await server.drain(flags["drain-timeout"] * 1000);
     await loaded.engine.close();
     return 0;
-  }
-
-  async function load(): Promise<Loaded | null> {
-    try {
-      return await loadModel(choice!, flags, flags["max-batch"], loading.signal);
-    } catch (error) {
-      if (loading.signal.aborted) return null;
-      throw error;
-    }
   }
 }
 

@@ -3,6 +3,7 @@ import { describe, expect, test } from "bun:test";
 import type { Session } from "../../src/cli/answer.ts";
 import { chat, type Terminal } from "../../src/cli/chat.ts";
 import { type FlagValues, parseCommandLine } from "../../src/cli/flags.ts";
+import { loadUnlessStopped } from "../../src/cli/load.ts";
 import { greeting } from "../../src/cli/serve.ts";
 import { watchSignals } from "../../src/cli/signals.ts";
 import type { LoadedModel } from "../../src/model/types.ts";
@@ -143,6 +144,22 @@ describe("the chat of run", () => {
   test("keeps a model's control characters off the terminal", async () => {
     const { screen } = await talk(["a"], { reply: "x\u001b[2Jy\tz" });
     expect(screen).toBe("x[2Jy\tz\n\n");
+  });
+});
+
+describe("loading", () => {
+  const choice = { kind: "path", path: "/no/such/model", name: "x" } as const;
+
+  test("a signal ends it without an answer and without an error", async () => {
+    const stop = new AbortController();
+    const loading = loadUnlessStopped(choice, flagsOf(), 1, stop.signal);
+    stop.abort();
+    expect(await loading).toBeNull();
+  });
+
+  test("an error without a signal stays one", async () => {
+    const loading = loadUnlessStopped(choice, flagsOf(), 1, new AbortController().signal);
+    await expect(loading).rejects.toThrow("/no/such/model: no such file or folder");
   });
 });
 
