@@ -23,6 +23,10 @@ int32_t err_set(cx_err *err, int32_t code, const char *format, ...) {
     return code;
 }
 
+int32_t err_memory(cx_err *err, size_t bytes, const char *what) {
+    return err_set(err, CX_NOMEM, "cannot allocate %zu bytes for %s", bytes, what);
+}
+
 bool size_add(size_t *total, size_t count, size_t bytes) {
     size_t product, sum;
     if (__builtin_mul_overflow(count, bytes, &product)) return false;
@@ -59,7 +63,7 @@ int32_t pages_map(struct pages *p, size_t bytes, bool huge, const char *what, cx
     return CX_OK;
 fail:
     *p = (struct pages){0};
-    return err_set(err, CX_NOMEM, "cannot allocate %zu bytes for %s", bytes, what);
+    return err_memory(err, bytes, what);
 }
 
 void pages_unmap(struct pages *p) {

@@ -18,6 +18,9 @@
 int32_t err_set(cx_err *err, int32_t code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Fills err and returns CX_NOMEM: "cannot allocate 64 bytes for the pool". */
+int32_t err_memory(cx_err *err, size_t bytes, const char *what);
+
 /* Runs a fallible call and leaves the function with its code. Only where nothing is to be freed. */
 #define CX_TRY(call)                                                                               \
     do {                                                                                           \

@@ -1,19 +1,19 @@
 /*
  * caldrix.h: the whole C API of the engine, and every struct shared with TypeScript.
  *
- * The engine runs operations on rows of numbers. It knows no model name, text, JSON or clock.
- * One thread opens and uses a handle; only cx_abi, cx_probe and cx_interrupt may be called from any.
+ * The engine runs operations on rows of numbers. It knows no model name, text, JSON or clock. One
+ * thread opens and uses a handle; only cx_abi, cx_probe and cx_interrupt may be called from any.
  *
  *     cx_err err;
  *     cx_model *m = cx_model_open(plan, len, &opts, &err);       // maps and repacks the weights
  *     cx_engine *e = cx_engine_open(m, &limits, &err);           // arenas, KV rows, thread pool
  *     uint64_t len; cx_io *io = cx_engine_io(e, &len);           // the step block; never moves
  *     ... write tokens, positions, rows, wants, sampling into the block ...
- *     if (cx_step(e, &err)) handle(err);                         // blocks; results are in the block
+ *     if (cx_step(e, &err)) handle(err);                         // blocks; results go to the block
  *     cx_engine_close(e); cx_model_close(m);
  *
  * Every struct is little-endian, of fixed size, a multiple of 8 bytes, with no pointers inside. A
- * fallible call returns NULL or a non-zero code, fills the caller's cx_err and changes nothing else.
+ * call that fails returns NULL or a non-zero code, fills the caller's cx_err and changes no more.
  */
 #ifndef CALDRIX_H
 #define CALDRIX_H
@@ -27,15 +27,15 @@
 
 enum {
     CX_OK = 0,
-    CX_ARG = 1,         /* an argument or step-block value is outside its range                  */
-    CX_PLAN = 2,        /* the plan blob does not verify; the message names section, index, reason */
-    CX_FILE = 3,        /* a weight file cannot be opened, mapped or is shorter than the plan says */
-    CX_NOMEM = 4,       /* an allocation failed; the message says how many bytes for what        */
-    CX_STATE = 5,       /* the call does not fit the row's or engine's state                     */
-    CX_INTERRUPTED = 6, /* cx_interrupt stopped the step; no row length changed                  */
-    CX_GPU = 7,         /* a device call failed                                                  */
-    CX_UNSUPPORTED = 8, /* known but not built into this library or not possible on this machine */
-    CX_NUMERIC = 9      /* a token was wanted from logits that hold a NaN or no finite value     */
+    CX_ARG = 1,         /* an argument or step-block value is outside its range                 */
+    CX_PLAN = 2,        /* the plan blob does not verify; the message says where and why        */
+    CX_FILE = 3,        /* a weight file cannot be opened or mapped, or is shorter than planned */
+    CX_NOMEM = 4,       /* an allocation failed; the message says what for                      */
+    CX_STATE = 5,       /* the call does not fit the row's or engine's state                    */
+    CX_INTERRUPTED = 6, /* cx_interrupt stopped the step; no row length changed                 */
+    CX_GPU = 7,         /* a device call failed                                                 */
+    CX_UNSUPPORTED = 8, /* known, but not built in or not possible on this machine              */
+    CX_NUMERIC = 9      /* a token was wanted from logits that hold a NaN or no finite value    */
 };
 
 typedef struct { /* 512 bytes, caller-owned, may be reused */
@@ -60,7 +60,7 @@ typedef struct { /* 512 bytes, caller-owned, may be reused */
 #define CX_MAX_LAYERS 1024u
 #define CX_MAX_OPS 65536u
 #define CX_MAX_CONSTS 16777216u
-#define CX_MAX_WIDTH 1048576 /* columns of a register, rows or cols of a part except the vocabulary */
+#define CX_MAX_WIDTH 1048576 /* columns of a register or part, except the vocabulary */
 #define CX_MAX_VOCAB 4194304
 #define CX_MAX_CONTEXT 1048576
 
@@ -90,8 +90,8 @@ enum {
 enum {
     CX_TRANSFORM_NONE = 0,
     /* rows of llama-architecture GGUF attn_q / attn_k: per head the file holds pairs (i, i+d/2)
-     * next to each other; undo to rotate-half order: out row h*d + s*d/2 + i = file row h*d + 2i + s.
-     * arg = number of heads. */
+     * next to each other; undo to rotate-half order:
+     * out row h*d + s*d/2 + i = file row h*d + 2i + s. arg = number of heads. */
     CX_TRANSFORM_UNPERMUTE_ROPE = 1
 };
 
@@ -108,8 +108,8 @@ typedef struct { /* 56 bytes: one tensor of a file, or a run of consts: [rows, c
 } cx_plan_part;
 
 enum {
-    CX_USE_VECTOR = 0, /* concatenated parts as one float32 vector (norms, biases, tables): rows = 1 */
-    CX_USE_MATRIX = 1  /* [sum of part rows, cols], repacked into panels; may also be embedded from */
+    CX_USE_VECTOR = 0, /* parts end to end as one float32 vector (norms, biases, tables) of 1 row */
+    CX_USE_MATRIX = 1  /* [sum of part rows, cols], repacked into panels; also embedded from */
 };
 
 typedef struct { /* 24 bytes */
@@ -150,14 +150,16 @@ enum {
     /* dst[n, 2*r] : cos in [0, r), sin in [r, 2r) of pos[n] * weight[r] (f32 product), r = i0,
      * both multiplied by f0 (1 = plain). */
     CX_OP_ROPE_TABLE = 4,
-    /* In place on dst: i2 heads of i0 columns from column i1; the first 2*i3 columns of a head turn,
-     * rotate-half: y[j] = x[j] cos[j] - x[j+i3] sin[j]; y[j+i3] = x[j+i3] cos[j] + x[j] sin[j].
+    /* In place on dst: i2 heads of i0 columns from column i1; the first 2*i3 columns of a head
+     * turn, rotate-half:
+     * y[j] = x[j] cos[j] - x[j+i3] sin[j]; y[j+i3] = x[j+i3] cos[j] + x[j] sin[j].
      * b = table register of width 2*i3. */
     CX_OP_ROPE = 5,
     /* Layer i0: a = [q | k | v] of widths n_heads*hd, n_kv*hd, n_kv*hd. Stores k and v at pos[n] of
-     * row[n], then dst[n, n_heads*hd] = softmax(f0 * q.K) . V over keys j <= pos[n] of the same row,
-     * and pos - j < i1 when i1 > 0 (sliding window, counts the token itself). Query head h reads kv
-     * head h / (n_heads / n_kv). f1 > 0: scores become f1 * tanh(score / f1) before the softmax. */
+     * row[n], then dst[n, n_heads*hd] = softmax(f0 * q.K) . V over keys j <= pos[n] of the same
+     * row, and pos - j < i1 when i1 > 0 (sliding window, counts the token itself). Query head h
+     * reads kv head h / (n_heads / n_kv). f1 > 0: scores become f1 * tanh(score / f1) before the
+     * softmax. */
     CX_OP_ATTEND = 6,
     /* dst[n, w] = act(a[n, 0..w)) * a[n, w..2w); i0 = CX_ACT_*. */
     CX_OP_GATE = 7,
@@ -211,24 +213,24 @@ enum { CX_WANT_NOTHING = 0, CX_WANT_SAMPLE = 1, CX_WANT_LOGITS = 2 };
 
 typedef struct { /* 64 bytes, first in the block; arrays stand at the byte offsets given here */
     int32_t max_tokens, max_rows, max_out, vocab; /* set at open */
-    uint32_t token_at;    /* int32[max_tokens]: token ids                                          */
-    uint32_t pos_at;      /* int32[max_tokens]: position in its row = the row's length by then     */
-    uint32_t row_at;      /* int32[max_tokens]: KV row                                             */
-    uint32_t want_at;     /* int32[max_tokens]: CX_WANT_*                                          */
-    uint32_t sampling_at; /* cx_sampling[max_rows], indexed by row; read for CX_WANT_SAMPLE        */
+    uint32_t token_at;    /* int32[max_tokens]: token ids                                         */
+    uint32_t pos_at;      /* int32[max_tokens]: position in its row = the row's length by then    */
+    uint32_t row_at;      /* int32[max_tokens]: KV row                                            */
+    uint32_t want_at;     /* int32[max_tokens]: CX_WANT_*                                         */
+    uint32_t sampling_at; /* cx_sampling[max_rows], indexed by row; read for CX_WANT_SAMPLE       */
     uint32_t out_at;      /* int32[max_out]: sampled id for each want != 0 token, in order; -1 for
-                             CX_WANT_LOGITS                                                        */
-    int32_t n_tokens;     /* in: tokens of this step                                               */
-    int32_t n_out;        /* out: tokens with want != 0                                            */
+                             CX_WANT_LOGITS                                                       */
+    int32_t n_tokens;     /* in: tokens of this step                                              */
+    int32_t n_out;        /* out: tokens with want != 0                                           */
     int32_t reserved[4];
 } cx_io;
 
 typedef struct { /* 40 bytes */
-    float temperature;        /* 0 = greedy                                                        */
-    float top_p;              /* 1 = off                                                           */
-    float min_p;              /* 0 = off                                                           */
-    float repetition_penalty; /* 1 = off; covers every token of the row up to and with this one    */
-    int32_t top_k;            /* 0 = off                                                           */
+    float temperature;        /* 0 = greedy                                                       */
+    float top_p;              /* 1 = off                                                          */
+    float min_p;              /* 0 = off                                                          */
+    float repetition_penalty; /* 1 = off; covers every token of the row up to and with this one   */
+    int32_t top_k;            /* 0 = off                                                          */
     uint32_t reserved;
     uint64_t seed;
     uint64_t draw; /* counter of the generator: the index of the new token in its reply */
@@ -300,8 +302,8 @@ CX_API int32_t cx_embed_image(cx_engine *engine, const uint8_t *rgb, int32_t n_t
                               cx_err *err);
 
 /*
- * Copies n floats of register `reg` of the last step, starting at element `at` of the register taken
- * as one run [rows * width], into dst. For reading logits: at = out_index * vocab + id.
+ * Copies n floats of register `reg` of the last step, starting at element `at` of the register
+ * taken as one run [rows * width], into dst. For reading logits: at = out_index * vocab + id.
  */
 CX_API int32_t cx_read(cx_engine *engine, int32_t reg, int64_t at, float *dst, int64_t n,
                        cx_err *err);

@@ -16,40 +16,43 @@
 #define CX_QK 32   /* values of a simple block */
 #define CX_QK_K 256 /* values of a K-quant superblock */
 
+/* The blocks of a file may start at any byte, whatever alignment its header promises. */
+#define CX_FILE_BLOCK __attribute__((packed))
+
 /* Quants j and j + 16 of a simple block share byte j: low and high nibble. qh holds bit 4 of value
  * j in bit j. */
-typedef struct {
+typedef struct CX_FILE_BLOCK {
     uint16_t d;
     uint8_t qs[16];
 } cx_block_q4_0;
-typedef struct {
+typedef struct CX_FILE_BLOCK {
     uint16_t d, m;
     uint8_t qs[16];
 } cx_block_q4_1;
-typedef struct {
+typedef struct CX_FILE_BLOCK {
     uint16_t d;
     uint8_t qh[4], qs[16];
 } cx_block_q5_0;
-typedef struct {
+typedef struct CX_FILE_BLOCK {
     uint16_t d, m;
     uint8_t qh[4], qs[16];
 } cx_block_q5_1;
-typedef struct {
+typedef struct CX_FILE_BLOCK {
     uint16_t d;
     int8_t qs[32];
 } cx_block_q8_0;
 
 /* scales: eight 6-bit scales and eight 6-bit minimums, see cx_k_scale. */
-typedef struct {
+typedef struct CX_FILE_BLOCK {
     uint16_t d, dmin;
     uint8_t scales[12], qs[128];
 } cx_block_q4_k;
-typedef struct {
+typedef struct CX_FILE_BLOCK {
     uint16_t d, dmin;
     uint8_t scales[12], qh[32], qs[128];
 } cx_block_q5_k;
 /* One signed scale for each 16 values; d stands last in the file. */
-typedef struct {
+typedef struct CX_FILE_BLOCK {
     uint8_t ql[128], qh[64];
     int8_t scales[16];
     uint16_t d;
@@ -93,7 +96,8 @@ static inline uint16_t cx_f32_f16(float f) {
     uint32_t bits = cx_f32_bits(f), sign = bits >> 16 & 0x8000u, mag = bits & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (mag >> 13 & 0x3ffu));
     if (mag >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
-    if (mag < 0x38800000u) { /* subnormal half: adding 0.5 leaves the rounded count in the low bits */
+    if (mag < 0x38800000u) {
+        /* Subnormal half: adding 0.5 leaves the rounded count in the low bits. */
         uint32_t r = cx_f32_bits(cx_bits_f32(mag) + 0.5f) - 0x3f000000u;
         return (uint16_t)(sign | r);
     }
@@ -131,7 +135,8 @@ static inline uint8_t cx_q5_k_quant(const cx_block_q5_k *b, int k) {
     return (uint8_t)(cx_q4_k_quant(b->qs, k) | (b->qh[k & 31] >> (k >> 5) & 1) << 4);
 }
 
-/* 0..63, offset 32. A half of 128 values: four runs of 32 whose low nibbles share two runs of bytes. */
+/* 0..63, offset 32. A half of 128 values: four runs of 32 whose low nibbles share two runs of
+ * bytes. */
 static inline uint8_t cx_q6_k_quant(const cx_block_q6_k *b, int k) {
     int half = k >> 7, run = k >> 5 & 3, l = k & 31;
     uint8_t pair = b->ql[half * 64 + (run & 1) * 32 + l];

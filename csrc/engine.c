@@ -172,7 +172,7 @@ int32_t engine_open(struct cx_engine **out, struct cx_model *model, const cx_lim
     *out = NULL;
     CX_TRY(check_limits(model, limits, err));
     struct cx_engine *e = calloc(1, sizeof *e);
-    if (e == NULL) return err_set(err, CX_NOMEM, "cannot allocate %zu bytes", sizeof *e);
+    if (e == NULL) return err_memory(err, sizeof *e, "the engine");
     e->model = model;
     e->limits = *limits;
     int32_t code;

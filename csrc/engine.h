@@ -1,6 +1,6 @@
 /*
  * engine.h: one engine: registers, KV rows, the step block and the step. exec.c runs the program;
- * api.c is the only other caller. One thread, except engine_interrupt.
+ * api.c is the only other caller. One thread, except that any may set `interrupt`.
  */
 #ifndef CALDRIX_ENGINE_H
 #define CALDRIX_ENGINE_H

@@ -2,8 +2,8 @@
  * exec.c: the interpreter: one loop, one case an operation. plan.c has proved every operand, so
  * nothing is checked here; the backend does the work.
  *
- * docs/plan.md is generated from the comments above the cases. Keep their form: a line with "op:"
- * and the name, then the formula, then "takes:" with the fields of the record, then notes.
+ * The comment above a case gives the name that messages use, the formula, the fields of the record
+ * that it takes, and notes.
  */
 #include "engine.h"
 

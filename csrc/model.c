@@ -43,10 +43,21 @@ struct loader {
 
 /* ---- files --------------------------------------------------------------------------------- */
 
+/* A file's path for a message; of a long one its end, which holds the name. */
+static void file_name(const struct plan *p, const cx_plan_file *f, char out[PLAN_NAME_BYTES]) {
+    uint32_t skip = f->name_len < PLAN_NAME_BYTES ? 0 : f->name_len - (PLAN_NAME_BYTES - 1);
+    /* Do not start in the middle of a UTF-8 sequence. */
+    while (skip > 0 && skip < f->name_len &&
+           ((uint8_t)p->strings[f->name_at + skip] & 0xc0) == 0x80) {
+        skip++;
+    }
+    plan_name(p, f->name_at + skip, f->name_len - skip, out);
+}
+
 static int32_t check_size(const struct loader *l, uint32_t index) {
     const cx_plan_file *f = &l->model->plan.files[index];
     char name[PLAN_NAME_BYTES];
-    plan_name(&l->model->plan, f->name_at, f->name_len, name);
+    file_name(&l->model->plan, f, name);
     struct stat st;
     if (fstat(l->files[index].fd, &st) != 0) {
         return err_set(l->err, CX_FILE, "%s: cannot stat: %s", name, strerror(errno));
@@ -64,7 +75,7 @@ static int32_t open_file(struct loader *l, uint32_t index) {
     const cx_plan_file *f = &p->files[index];
     struct file_map *map = &l->files[index];
     char path[PLAN_MAX_PATH], name[PLAN_NAME_BYTES];
-    plan_name(p, f->name_at, f->name_len, name);
+    file_name(p, f, name);
     memcpy(path, p->strings + f->name_at, f->name_len);
     path[f->name_len] = '\0';
     /* NONBLOCK: a FIFO in a file's place must be an error, not a hang. */
@@ -74,9 +85,7 @@ static int32_t open_file(struct loader *l, uint32_t index) {
     }
     CX_TRY(check_size(l, index));
     if (f->bytes == 0) return CX_OK;
-    void *at = f->bytes > SIZE_MAX
-                   ? MAP_FAILED
-                   : mmap(NULL, (size_t)f->bytes, PROT_READ, MAP_PRIVATE, map->fd, 0);
+    void *at = mmap(NULL, (size_t)f->bytes, PROT_READ, MAP_PRIVATE, map->fd, 0);
     if (at == MAP_FAILED) {
         return err_set(l->err, CX_FILE, "%s: cannot map %llu bytes: %s", name,
                        (unsigned long long)f->bytes, strerror(errno));
@@ -304,15 +313,17 @@ int32_t model_open(struct cx_model **out, const void *plan, uint64_t len, const 
     struct loader l = {.err = err, .progress = (int32_t *)(uintptr_t)opts->progress};
     int32_t code = CX_NOMEM;
     struct cx_model *m = calloc(1, sizeof *m);
-    if (m == NULL) return err_set(err, CX_NOMEM, "cannot allocate %zu bytes", sizeof *m);
+    if (m == NULL) return err_memory(err, sizeof *m, "the model");
     l.model = m;
     if ((code = plan_open(&m->plan, plan, len, err)) != CX_OK) goto fail;
 
     m->fast = opts->activations == CX_ACTIVATIONS_FAST;
     m->kernels = cx_kernels_best();
     if (m->kernels == NULL) {
+        const char *isa = getenv("CALDRIX_ISA");
         code = err_set(err, CX_UNSUPPORTED,
-                       "CALDRIX_ISA names no kernel table that this machine can run");
+                       "CALDRIX_ISA is '%.32s', which names no kernels that this machine can run",
+                       isa != NULL ? isa : "");
         goto fail;
     }
     if ((code = pool_open(&l.pool, opts->threads, err)) != CX_OK) goto fail;

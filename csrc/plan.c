@@ -322,11 +322,11 @@ static int32_t check_layer(const struct plan *p, uint32_t index, cx_err *err) {
         return refuse(err, CX_PLAN, "layer", index, "", "%d heads cannot share %d kv heads",
                       l->n_heads, l->n_kv_heads);
     }
-    if (l->head_dim < PLAN_HEAD_DIM_STEP || l->head_dim > PLAN_MAX_HEAD_DIM ||
+    if (l->head_dim < PLAN_HEAD_DIM_STEP || l->head_dim > CX_MAX_HEAD_DIM ||
         l->head_dim % PLAN_HEAD_DIM_STEP != 0) {
         return refuse(err, CX_PLAN, "layer", index, "",
                       "head_dim is %d, must be a multiple of %d up to %d", l->head_dim,
-                      PLAN_HEAD_DIM_STEP, PLAN_MAX_HEAD_DIM);
+                      PLAN_HEAD_DIM_STEP, CX_MAX_HEAD_DIM);
     }
     return CX_OK;
 }
@@ -568,8 +568,7 @@ int32_t plan_open(struct plan *p, const void *bytes, uint64_t len, cx_err *err) 
                        (unsigned long long)len, sizeof(cx_plan_head));
     }
     if (len > SIZE_MAX / 2 || (p->blob = malloc((size_t)len)) == NULL) {
-        return err_set(err, CX_NOMEM, "cannot allocate %llu bytes for the plan",
-                       (unsigned long long)len);
+        return err_memory(err, (size_t)len, "the plan");
     }
     memcpy(p->blob, bytes, (size_t)len);
     p->head = (const cx_plan_head *)(const void *)p->blob;

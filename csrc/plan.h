@@ -12,8 +12,7 @@
 #define PLAN_MAX_SEGMENTS CX_MAX_PARTS
 /* Longest path that is opened, with its NUL; PATH_MAX of Linux. */
 #define PLAN_MAX_PATH 4096u
-/* Largest head the attention kernels keep on their stack, and the step of their vectors. */
-#define PLAN_MAX_HEAD_DIM 512
+/* Heads are whole runs of this many columns, as in every model served. */
 #define PLAN_HEAD_DIM_STEP 8
 /* Bytes of a name quoted in a message, with its NUL. */
 #define PLAN_NAME_BYTES 96

@@ -181,7 +181,7 @@ int32_t pool_open(struct pool **out, int32_t threads, cx_err *err) {
     const size_t bytes =
         align_up(sizeof(struct pool) + (size_t)(threads - 1) * sizeof(struct worker), CX_ALIGN);
     struct pool *p = aligned_alloc(CX_ALIGN, bytes);
-    if (p == NULL) return err_set(err, CX_NOMEM, "cannot allocate %zu bytes for the pool", bytes);
+    if (p == NULL) return err_memory(err, bytes, "the pool");
     *p = (struct pool){.threads = threads};
 
     /* Signals belong to the host's threads: a runtime that suspends its own must not hit these. */

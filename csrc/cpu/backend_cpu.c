@@ -11,6 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "panel.h"
+
+_Static_assert(ATTEND_TILE == CX_KV_LANES, "tiles that store keys side by side share no block");
+
 /* Values of an elementwise operation below which waking a thread costs more than it saves. */
 #define INLINE_VALUES 16384
 /* Weight bytes a chunk of a matrix product reads at least: 2 us of one core's memory bandwidth. */
@@ -433,7 +437,7 @@ int32_t backend_cpu_open(void **self, const struct cx_kernels *kernels, struct p
                          bool fast, int32_t q8_rows, int32_t q8_cols, cx_err *err) {
     *self = NULL;
     struct cpu *c = calloc(1, sizeof *c);
-    if (c == NULL) return err_set(err, CX_NOMEM, "cannot allocate %zu bytes", sizeof *c);
+    if (c == NULL) return err_memory(err, sizeof *c, "the backend");
     *c = (struct cpu){
         .kernels = kernels, .pool = pool, .fast = fast, .threads = pool_threads(pool)};
     size_t bytes = 0;

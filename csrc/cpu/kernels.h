@@ -4,12 +4,13 @@
  * cpu/kernels.c (with its .inc files) is compiled once for each ISA and exports one table each.
  * A kernel is pure: pointers and sizes in, results out. It knows no op, layer, thread or model.
  *
- * THE LOGICAL VECTOR IS 16 LANES on every ISA (one zmm, two ymm, four NEON registers or a plain array),
- * so layouts are the same everywhere and each kernel is written once on simd.h's vocabulary.
+ * THE LOGICAL VECTOR IS 16 LANES on every ISA (one zmm, two ymm, four NEON registers or a plain
+ * array), so layouts are the same everywhere and each kernel is written once, on simd.h's words.
  *
- * ORDER OF SUMS. Each result is accumulated over its inner dimension in one order that depends on that
- * dimension alone: never on m, on the panel range, on the thread or on the chunk. Instruction-level
- * parallelism comes from several results at once. So y for a token is bit-identical whatever its company.
+ * ORDER OF SUMS. Each result is accumulated over its inner dimension in one order that depends on
+ * that dimension alone: never on m, on the panel range, on the thread or on the chunk.
+ * Instruction-level parallelism comes from several results at once. So y for a token is
+ * bit-identical whatever its company.
  */
 #ifndef CALDRIX_KERNELS_H
 #define CALDRIX_KERNELS_H
@@ -19,6 +20,7 @@
 
 #define CX_PANEL_ROWS 16 /* output rows of a panel = lanes of the logical vector */
 #define CX_ACT_BLOCK 32  /* int8 activations: one f32 scale (and one int sum) per 32 values */
+#define CX_MAX_HEAD_DIM 512 /* the largest in use (Gemma 4); attention keeps sums on its stack */
 
 /* ---- layout helpers: repack.c, plain C, baseline flags -------------------------------------- */
 
@@ -42,8 +44,8 @@ void cx_row_to_f32(uint32_t dtype, int32_t cols, const uint8_t *src, float *dst)
 /* Bytes of one int8 activation row for cols inputs (q, scales, sums; a multiple of 64). */
 size_t cx_q8_bytes(int32_t cols);
 
-/* KV cache of one layer of one row. kv_f32: 1 = float32 cache, 0 = f16. The layout (keys transposed in
- * blocks of 16 positions) belongs to attend.inc. `context` is rounded up inside. */
+/* KV cache of one layer of one row. kv_f32: 1 = float32 cache, 0 = f16. The layout (keys transposed
+ * in blocks of 16 positions) stands in panel.h. `context` is rounded up inside. */
 size_t cx_kv_bytes(int kv_f32, int32_t n_kv_heads, int32_t head_dim, int32_t context);
 /* Copies positions [0, n) of one layer of a row; both caches have the same geometry. */
 void cx_kv_copy(int kv_f32, int32_t n_kv_heads, int32_t head_dim, int32_t context, const void *src,
@@ -64,13 +66,14 @@ typedef struct {
 typedef struct cx_kernels {
     const char *name; /* "scalar", "avx2", "avx512", "avx512vnni", "neon" */
 
-    /* x[cols] -> int8 blocks. Round half to even; scale = absmax / 127; an all-zero block has scale 0.
-     * cols is a multiple of 32. */
+    /* x[cols] -> int8 blocks. Round half to even; scale = absmax / 127; an all-zero block has scale
+     * 0. cols is a multiple of 32. */
     void (*quantize_q8)(const float *x, int32_t cols, void *dst);
 
     /*
      * Panels [panel0, panel0 + n_panels) of a matrix part of `rows` rows:
-     *   y[i*ldy + r] (=|+=) sum_k acts[i][k] * W[r][k] (+ bias[r])   for i < m, r in the panels, r < rows
+     *   y[i*ldy + r] (=|+=) sum_k acts[i][k] * W[r][k] (+ bias[r])
+     * for i < m and the rows r of the panels, r < rows.
      * panels: base of the whole part. acts_stride in bytes (q8) or floats (f32) between tokens.
      * bias may be NULL (base of the part's bias). add: += instead of =.
      */
@@ -96,13 +99,14 @@ typedef struct cx_kernels {
     void (*add)(float *dst, const float *a, const float *b, int32_t n); /* dst may be a or b */
     void (*softcap)(float *dst, const float *x, int32_t n, float cap);  /* dst may be x */
 
-    /* Stores k and v [n_kv_heads * head_dim] of one token at position pos of the layer's cache kv. */
+    /* Stores k and v [n_kv_heads * head_dim] of one token at position pos of the layer's cache. */
     void (*kv_store)(const cx_attend_args *args, void *kv, int32_t pos, const float *k,
                      const float *v);
     /*
-     * Attention of n_q tokens of ONE row (positions pos0 .. pos0 + n_q - 1) for kv head `kv_head`, i.e.
-     * query heads [kv_head*g + g0, kv_head*g + g0 + n_g), g = n_heads / n_kv_heads. q and dst point at the
-     * token's column 0 (head 0) and have strides in floats. Needs no scratch beyond its stack.
+     * Attention of n_q tokens of ONE row (positions pos0 .. pos0 + n_q - 1) for kv head `kv_head`,
+     * i.e. query heads [kv_head*g + g0, kv_head*g + g0 + n_g), g = n_heads / n_kv_heads. q and dst
+     * point at the first token's column 0 (head 0) and have strides in floats. Needs no scratch
+     * beyond its stack.
      * Keys are walked in blocks cut at fixed absolute positions.
      */
     void (*attend)(const cx_attend_args *args, const void *kv, int32_t kv_head, int32_t g0,

@@ -127,7 +127,6 @@ CX_INLINE vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
 CX_INLINE vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 CX_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 CX_INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
-CX_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 CX_INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
 CX_INLINE vi vi_shl(vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
 CX_INLINE vi vi_shr(vi a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }
@@ -318,7 +317,7 @@ CX_INLINE __m256 half_max(vf x) { return _mm256_max_ps(x.a, x.b); }
 CX_INLINE float sqrt1(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
 
 #elif CX_ISA_ID == CX_IS_neon
-/* ---- four NEON registers; armv8.0, no dot product extension ----------------------------------- */
+/* ---- four NEON registers; armv8.0, no dot product extension ---------------------------------- */
 
 #define EACH4 for (int i = 0; i < 4; i++)
 #define MAP_F(expr) vf r; EACH4 r.v[i] = (expr); return r
@@ -471,7 +470,6 @@ CX_INLINE vi vi_load(const int32_t *p) { MAP_I(p[i]); }
 /* Sums wrap, as they do in vector registers: exponent arithmetic relies on it. */
 CX_INLINE vi vi_add(vi a, vi b) { MAP_I((int32_t)((uint32_t)a.v[i] + (uint32_t)b.v[i])); }
 CX_INLINE vi vi_sub(vi a, vi b) { MAP_I((int32_t)((uint32_t)a.v[i] - (uint32_t)b.v[i])); }
-CX_INLINE vi vi_and(vi a, vi b) { MAP_I(a.v[i] & b.v[i]); }
 CX_INLINE vi vi_max(vi a, vi b) { MAP_I(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 CX_INLINE vi vi_shl(vi a, int n) { MAP_I((int32_t)((uint32_t)a.v[i] << n)); }
 CX_INLINE vi vi_shr(vi a, int n) { MAP_I(a.v[i] >> n); }
@@ -582,7 +580,8 @@ CX_INLINE vf vf_exp(vf x) {
     return vf_mul(vf_mul(p, vf_pow2(half)), vf_pow2(vi_sub(n, half)));
 }
 
-/* tanh within about 3 ulp: an odd polynomial below 0.625 (Cephes tanhf), 1 - 2 / (e^2x + 1) above. */
+/* tanh within about 3 ulp: an odd polynomial below 0.625 (Cephes tanhf), above it
+ * 1 - 2 / (e^2x + 1). */
 CX_INLINE vf vf_tanh(vf x) {
     vf z = vf_mul(x, x);
     vf p = vf_set1(-5.70498872745e-3f);

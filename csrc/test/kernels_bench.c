@@ -1,7 +1,7 @@
 /*
  * kernels_bench.c: what the products reach, beside what the machine gives in the same run.
  *
- * One row of activations in GB/s beside a plain read loop; 128 rows in GOP/s beside a loop of
+ * One row of activations in GB/s beside a plain read loop; 120 rows in GOP/s beside a loop of
  * integer dot products on registers (avx512vnni builds of this file only). Nothing is asserted.
  * kernels_bench [table [ms]]
  */
@@ -92,8 +92,8 @@ static void pass(job *j) {
             kernels->matmul_q8(j->dtype, j->weights, 0, panels, j->rows, j->cols, j->acts_q8,
                                j->stride, j->m, j->y, (size_t)j->rows, NULL, 0);
         else
-            kernels->matmul_f32(j->dtype, j->weights, 0, panels, j->rows, j->cols, j->acts, j->stride,
-                                j->m, j->y, (size_t)j->rows, NULL, 0);
+            kernels->matmul_f32(j->dtype, j->weights, 0, panels, j->rows, j->cols, j->acts,
+                                j->stride, j->m, j->y, (size_t)j->rows, NULL, 0);
         return;
     default: { /* one layer of SmolLM2 at depth `rows`, m tokens */
         const cx_attend_args a = {0, 9, 3, 64, j->rows + j->m, 0, 0.125f, 0};

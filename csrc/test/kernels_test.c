@@ -93,7 +93,8 @@ typedef struct {
 static matrix make_matrix(uint32_t dtype, int32_t rows, int32_t cols, int wild) {
     matrix x = {dtype, rows, cols, (rows + 15) / 16, NULL, NULL};
     size_t row_bytes = cx_dtype_row_bytes(dtype, cols), panel = cx_panel_bytes(dtype, cols);
-    uint8_t *file = get(row_bytes * (size_t)rows);
+    /* Blocks of 16-bit scales at odd addresses, as a file may hold them. */
+    uint8_t *odd = get(row_bytes * (size_t)rows + 1), *file = odd + 1;
     x.panels = get_exact(panel * (size_t)x.n_panels);
     x.w = get((size_t)rows * (size_t)cols * sizeof(float));
     for (int32_t r = 0; r < rows; r++) {
@@ -106,7 +107,7 @@ static matrix make_matrix(uint32_t dtype, int32_t rows, int32_t cols, int wild) 
             src[r] = p * 16 + r < rows ? file + (size_t)(p * 16 + r) * row_bytes : NULL;
         cx_panel_pack(dtype, cols, src, x.panels + (size_t)p * panel);
     }
-    free(file);
+    free(odd);
     return x;
 }
 
@@ -184,13 +185,13 @@ static void test_matmul(const cx_kernels *k, uint32_t dtype, int32_t rows, int32
         }
         in = packed;
     }
-#define MATMUL(p0, np, at, rows_m, out, b, plus)                                                       \
-    (q8 ? k->matmul_q8(dtype, x.panels, p0, np, rows, cols,                                            \
-                       (const uint8_t *)in + (size_t)(at) * stride, stride, rows_m, out, (size_t)ldy,  \
-                       b, plus)                                                                        \
-        : k->matmul_f32(dtype, x.panels, p0, np, rows, cols,                                           \
-                        (const float *)in + (size_t)(at) * stride, stride, rows_m, out, (size_t)ldy,   \
-                        b, plus))
+#define MATMUL(p0, np, at, rows_m, out, b, plus)                                                   \
+    (q8 ? k->matmul_q8(dtype, x.panels, p0, np, rows, cols,                                        \
+                       (const uint8_t *)in + (size_t)(at) * stride, stride, rows_m, out,           \
+                       (size_t)ldy, b, plus)                                                       \
+        : k->matmul_f32(dtype, x.panels, p0, np, rows, cols,                                       \
+                        (const float *)in + (size_t)(at) * stride, stride, rows_m, out,            \
+                        (size_t)ldy, b, plus))
     MATMUL(0, x.n_panels, 0, m, y, NULL, 0);
     check_products(&x, acts, m, y, ldy, NULL, 0, "product");
     for (int32_t i = 0; i < m; i++) /* each row alone, each panel alone */
@@ -271,22 +272,23 @@ static void test_rows(const cx_kernels *k, int32_t n) {
         for (int32_t i = 0; i < n; i++) x[i] = 9.0f * rnd_float() * (i % 5 ? 1.0f : 12.0f);
         memset(y, 0xff, bytes);
         k->gate(act, y, x, n);
-        for (ok = 1, sum = 0; sum < n; sum++) {
-            int32_t i = (int32_t)sum;
+        ok = 1;
+        for (int32_t i = 0; i < n; i++) {
             double v = x[i], u = sqrt(2 / 3.14159265358979323846) * (v + 0.044715 * v * v * v);
-            double want = (act == CX_ACT_SILU ? v / (1 + exp(-v)) : v / (1 + exp(-2 * u))) * x[n + i];
+            double want = v / (1 + exp(act == CX_ACT_SILU ? -v : -2 * u)) * x[n + i];
             ok &= near(y[i], want, fabs(v) < 6 ? 3e-6 : 1e-4, 1e-9);
         }
         check(ok && is_poison(y[n]), act == CX_ACT_SILU ? "gate silu" : "gate gelu_tanh");
     }
     k->add(y, x, w, n);
-    for (ok = 1, sum = 0; sum < n; sum++) ok &= y[(int32_t)sum] == x[(int32_t)sum] + w[(int32_t)sum];
+    ok = 1;
+    for (int32_t i = 0; i < n; i++) ok &= y[i] == x[i] + w[i];
     memcpy(z, w, bytes);
     k->add(z, x, z, n);
     check(ok && same_bits(y, z, (size_t)n) && is_poison(y[n]), "add, in place too");
     k->softcap(y, x, n, 20.0f);
-    for (ok = 1, sum = 0; sum < n; sum++)
-        ok &= near(y[(int32_t)sum], 20 * tanh(x[(int32_t)sum] / 20.0), 5e-7, 0);
+    ok = 1;
+    for (int32_t i = 0; i < n; i++) ok &= near(y[i], 20 * tanh(x[i] / 20.0), 5e-7, 0);
     check(ok && is_poison(y[n]), "softcap");
     free(x), free(w), free(y), free(z);
 }
@@ -319,12 +321,12 @@ static void test_rope(const cx_kernels *k, int32_t head_dim, int32_t half) {
     int ok = 1;
     for (int h = 0; h < HEADS; h++)
         for (int32_t i = 0; i < head_dim; i++) {
-            const float *in = x + h * head_dim;
+            const float *in = x + h * head_dim, got = y[h * head_dim + i];
             int32_t j = i % half;
             double want = in[i];
             if (i < half) want = (double)in[j] * cs[j] - (double)in[j + half] * cs[half + j];
             else if (i < 2 * half) want = (double)in[i] * cs[j] + (double)in[j] * cs[half + j];
-            ok &= i < 2 * half ? near(y[h * head_dim + i], want, 1e-6, 2e-7) : y[h * head_dim + i] == in[i];
+            ok &= i < 2 * half ? near(got, want, 1e-6, 2e-7) : got == in[i];
         }
     check(ok && is_poison(y[n]), "rope");
     free(x), free(y);
@@ -336,8 +338,8 @@ static float stored(int kv_f32, float x) {
     return kv_f32 ? x : cx_f16_f32(cx_f32_f16(x));
 }
 
-static void attend_reference(const cx_attend_args *a, const float *k, const float *v, const float *q,
-                             int32_t pos, int32_t head, double *out) {
+static void attend_reference(const cx_attend_args *a, const float *k, const float *v,
+                             const float *q, int32_t pos, int32_t head, double *out) {
     const int32_t hd = a->head_dim, kv_head = head / (a->n_heads / a->n_kv_heads);
     const int32_t first = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
     double *p = malloc(((size_t)pos + 1) * sizeof *p), max = -INFINITY, sum = 0;
@@ -370,7 +372,10 @@ static void test_attend(const cx_kernels *k, cx_attend_args a, int32_t tokens) {
     size_t bytes = cx_kv_bytes(a.kv_f32, a.n_kv_heads, a.head_dim, a.context);
     void *kv = get_exact(bytes), *copy = get_exact(bytes); /* full of NaN */
     for (size_t i = 0; i < n; i++) q[i] = 3.0f * rnd_float();
-    for (size_t i = 0; i < (size_t)tokens * kv_width; i++) keys[i] = rnd_float(), vals[i] = rnd_float();
+    for (size_t i = 0; i < (size_t)tokens * kv_width; i++) {
+        keys[i] = rnd_float();
+        vals[i] = rnd_float();
+    }
     /* One by one: later positions are still NaN. */
     for (int32_t t = 0; t < tokens; t++) {
         k->kv_store(&a, kv, t, keys + (size_t)t * kv_width, vals + (size_t)t * kv_width);
@@ -425,8 +430,8 @@ static void test_table(const cx_kernels *k) {
             const int32_t cols = block == 32    ? 32 * shapes[s][1]
                                  : block == 256 ? 256 * (1 + shapes[s][1] % 2)
                                                 : 9 * shapes[s][1] - 8;
-            snprintf(where, sizeof where, "%s %s rows %d cols %d m %d", k->name, types[t].name, rows,
-                     cols, m);
+            snprintf(where, sizeof where, "%s %s rows %d cols %d m %d", k->name, types[t].name,
+                     rows, cols, m);
             test_panel_row(k, types[t].id, cols);
             test_matmul(k, types[t].id, rows, cols, m, 0);
             if (cx_dtype_wants_q8(types[t].id)) test_matmul(k, types[t].id, rows, cols, m, 1);
@@ -449,8 +454,9 @@ static void test_table(const cx_kernels *k) {
             a.softcap = v & 4 ? 2.0f : 0.0f;
             const int32_t tokens = h < 1 ? 200 : 75;
             a.context = tokens;
-            snprintf(where, sizeof where, "%s heads %d/%d of %d, f32 %d, window %d, softcap %g", k->name,
-                     a.n_heads, a.n_kv_heads, a.head_dim, a.kv_f32, a.window, (double)a.softcap);
+            snprintf(where, sizeof where, "%s heads %d/%d of %d, f32 %d, window %d, softcap %g",
+                     k->name, a.n_heads, a.n_kv_heads, a.head_dim, a.kv_f32, a.window,
+                     (double)a.softcap);
             test_attend(k, a, tokens);
         }
 }
@@ -460,23 +466,26 @@ static void test_equal(const cx_kernels *a, const cx_kernels *b) {
     enum { ROWS = 40, M = 5 };
     for (int t = 0; t < N_TYPES; t++) {
         const int32_t cols = 512;
+        const uint32_t dtype = types[t].id;
         snprintf(where, sizeof where, "%s = %s, %s", a->name, b->name, types[t].name);
-        matrix x = make_matrix(types[t].id, ROWS, cols, 0);
+        matrix x = make_matrix(dtype, ROWS, cols, 0);
+        const int32_t n = x.n_panels;
         size_t stride = cx_q8_bytes(cols);
         float in[M * 512], y[M * ROWS], z[M * ROWS];
         uint8_t *qa = get(stride * M), *qb = get(stride * M);
         for (int i = 0; i < M * 512; i++) in[i] = rnd_float();
-        a->matmul_f32(types[t].id, x.panels, 0, x.n_panels, ROWS, cols, in, 512, M, y, ROWS, NULL, 0);
-        b->matmul_f32(types[t].id, x.panels, 0, x.n_panels, ROWS, cols, in, 512, M, z, ROWS, NULL, 0);
+        a->matmul_f32(dtype, x.panels, 0, n, ROWS, cols, in, 512, M, y, ROWS, NULL, 0);
+        b->matmul_f32(dtype, x.panels, 0, n, ROWS, cols, in, 512, M, z, ROWS, NULL, 0);
         check(same_bits(y, z, M * ROWS), "matmul_f32");
         for (int i = 0; i < M; i++) {
-            a->quantize_q8(in + i * 512, cols, qa + (size_t)i * stride);
-            b->quantize_q8(in + i * 512, cols, qb + (size_t)i * stride);
-            check(memcmp(qa + (size_t)i * stride, qb + (size_t)i * stride, 16 * 64) == 0, "quantize");
+            const size_t at = (size_t)i * stride;
+            a->quantize_q8(in + i * 512, cols, qa + at);
+            b->quantize_q8(in + i * 512, cols, qb + at);
+            check(memcmp(qa + at, qb + at, 16 * 64) == 0, "quantize");
         }
-        if (cx_dtype_wants_q8(types[t].id)) {
-            a->matmul_q8(types[t].id, x.panels, 0, x.n_panels, ROWS, cols, qa, stride, M, y, ROWS, NULL, 0);
-            b->matmul_q8(types[t].id, x.panels, 0, x.n_panels, ROWS, cols, qb, stride, M, z, ROWS, NULL, 0);
+        if (cx_dtype_wants_q8(dtype)) {
+            a->matmul_q8(dtype, x.panels, 0, n, ROWS, cols, qa, stride, M, y, ROWS, NULL, 0);
+            b->matmul_q8(dtype, x.panels, 0, n, ROWS, cols, qb, stride, M, z, ROWS, NULL, 0);
             check(same_bits(y, z, M * ROWS), "matmul_q8");
         }
         a->gate(t & 1, y, in, 64), b->gate(t & 1, z, in, 64);
@@ -491,7 +500,8 @@ static void test_sizes(void) {
           "an unknown type has no size");
     check(cx_dtype_row_bytes(CX_Q4_0, 33) == 0 && cx_dtype_row_bytes(CX_Q6_K, 128) == 0,
           "a part of a block has no size");
-    check(cx_dtype_row_bytes(CX_Q4_K, 512) == 288 && cx_dtype_row_bytes(CX_F16, 3) == 6, "row bytes");
+    check(cx_dtype_row_bytes(CX_Q4_K, 512) == 288 && cx_dtype_row_bytes(CX_F16, 3) == 6,
+          "row bytes");
     for (int t = 0; t < N_TYPES; t++)
         check(cx_panel_bytes(types[t].id, 256) % 64 == 0, "panels are whole cache lines");
     int exact = 1;

@@ -867,11 +867,14 @@ static void test_files(void) {
     cx_engine_close(e);
     cx_model_close(m);
 
-    /* The same weights from a file at an odd offset, the rows of q in llama.cpp's order. */
-    enum { HEADER = 12 };
+    /* The same weights from a file at an odd offset, the rows of q in llama.cpp's order. The path
+     * is longer than what a message shows of it. */
+    enum { HEADER = 13, SLASHES = PLAN_NAME_BYTES };
     const char *dir = getenv("TMPDIR");
-    char path[200];
-    (void)snprintf(path, sizeof path, "%s/caldrix-unit-XXXXXX", dir != NULL ? dir : "/tmp");
+    char slashes[SLASHES + 1] = {0}, path[400];
+    memset(slashes, '/', SLASHES);
+    (void)snprintf(path, sizeof path, "%s%scaldrix-unit-XXXXXX", dir != NULL ? dir : "/tmp",
+                   slashes);
     const int fd = mkstemp(path);
     if (!CHECK(fd >= 0)) return;
     for (uint32_t i = 0; i < t->head.n_parts; i++) {
@@ -890,7 +893,7 @@ static void test_files(void) {
         p->transform_arg = MEDIUM.heads;
     }
     const size_t total = HEADER + t->head.n_consts * sizeof(float);
-    CHECK(write(fd, "caldrix test", HEADER) == HEADER);
+    CHECK(write(fd, "caldrix tests", HEADER) == HEADER);
     CHECK(write(fd, t->consts, total - HEADER) == (ssize_t)(total - HEADER));
     t->head.n_files = 1;
     tiny_name(t, path, &t->files[0].name_at, &t->files[0].name_len);
@@ -912,6 +915,7 @@ static void test_files(void) {
     expect(__LINE__, open_code(t, &err), &err, CX_FILE, "when its header was read");
     CHECK(unlink(path) == 0 && close(fd) == 0);
     expect(__LINE__, open_code(t, &err), &err, CX_FILE, "cannot open");
+    CHECK(strstr(err.msg, strrchr(path, '/')) != NULL);
     t->files[0].name_len = 4; /* "/tmp", or as much of another folder's name */
     expect(__LINE__, open_code(t, &err), &err, CX_FILE, dir != NULL ? "" : "not a regular file");
     free(want);
