@@ -83,9 +83,9 @@ export function greeting(model: LoadedModel, servedName: string, url: string): s
   const [path, body] = model.template
     ? [
         "chat/completions",
-        `{"model": ${name}, "messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 64}`,
+        `{"model": ${name}, "messages": [{"role": "user", "content": "What is the capital of Japan?"}], "max_tokens": 64}`,
       ]
-    : ["completions", `{"model": ${name}, "prompt": "The capital of France is", "max_tokens": 32}`];
+    : ["completions", `{"model": ${name}, "prompt": "The capital of Japan is", "max_tokens": 32}`];
   const quoted = `'${body.replaceAll("'", "'\\''")}'`;
   return `caldrix serves ${servedName} on ${base}\n
 curl ${base}/v1/${path} \\
