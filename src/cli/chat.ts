@@ -4,10 +4,15 @@
 import type { ChatMessage } from "../text/types.ts";
 import { answer, forTerminal, promptIds, type Session, TooLong } from "./answer.ts";
 
+/** A line; or Ctrl-C, which has cleared what stood in the line; or the end of the input. */
+export type Asked =
+  | { readonly kind: "line"; readonly text: string }
+  | { readonly kind: "interrupt"; readonly wasEmpty: boolean }
+  | { readonly kind: "end" };
+
 /** Where lines come from and text goes to. */
 export interface Terminal {
-  /** The next line; null when the person leaves. */
-  ask(prompt: string): Promise<string | null>;
+  ask(prompt: string): Promise<Asked>;
   write(text: string): void;
   /** Runs work whose signal aborts on Ctrl-C. */
   interruptible(work: (signal: AbortSignal) => Promise<void>): Promise<void>;
@@ -21,7 +26,7 @@ const HELP = `/clear   forget the conversation
 /bye     leave (or Ctrl-D)
 /help    this list
 ${FENCE}      begin and end a text of several lines
-Ctrl-C   stop the answer; at an empty prompt, leave
+Ctrl-C   stop the answer; clear the line or the text begun with ${FENCE}; at an empty prompt, leave
 `;
 
 /** Talks until the person leaves. */
@@ -56,15 +61,19 @@ export async function chat(session: Session, terminal: Terminal): Promise<void> 
   }
 }
 
-/** One line, or the lines between two fences as one text. */
+/** One line, or the lines between two fences as one text; null when the person leaves. */
 async function listen(terminal: Terminal): Promise<string | null> {
   const first = await terminal.ask(PROMPT);
-  if (first === null || !first.startsWith(FENCE)) return first;
-  let text = first.slice(FENCE.length);
+  if (first.kind === "interrupt") return first.wasEmpty ? null : "";
+  if (first.kind === "end") return null;
+  if (!first.text.startsWith(FENCE)) return first.text;
+  let text = first.text.slice(FENCE.length);
   while (!text.trimEnd().endsWith(FENCE)) {
-    const line = await terminal.ask(MORE_PROMPT);
-    if (line === null) return null;
-    text += `\n${line}`;
+    const more = await terminal.ask(MORE_PROMPT);
+    // Only the text begun is given up: the conversation is worth more than a half-typed block.
+    if (more.kind === "interrupt") return "";
+    if (more.kind === "end") return null;
+    text += `\n${more.text}`;
   }
   return text.trimEnd().slice(0, -FENCE.length).replace(/^\n/, "").replace(/\n$/, "");
 }

@@ -1,7 +1,7 @@
 // The keyboard of the chat: line editing and history by node:readline, and what Ctrl-C means when.
 
 import { createInterface } from "node:readline";
-import type { Terminal } from "./chat.ts";
+import type { Asked, Terminal } from "./chat.ts";
 import { watchSignals } from "./signals.ts";
 
 /** Lines that arrow-up brings back. */
@@ -16,14 +16,15 @@ export interface OwnedTerminal extends Terminal {
 export function openTerminal(): OwnedTerminal {
   // With the answers going into a file, prompts would only spoil it.
   const output = process.stdout.isTTY ? process.stdout : process.stderr;
-  const lines: (string | null)[] = [];
-  let waiting: ((line: string | null) => void) | null = null;
+  const typedAhead: Asked[] = [];
+  let waiting: ((asked: Asked) => void) | null = null;
   let working: AbortController | null = null;
-  const give = (line: string | null) => {
+  const give = (asked: Asked) => {
     const take = waiting;
     waiting = null;
-    if (take) take(line);
-    else lines.push(line);
+    if (take) take(asked);
+    // A Ctrl-C for which nobody waits came too late for the answer that it was to stop.
+    else if (asked.kind !== "interrupt") typedAhead.push(asked);
   };
   const interface_ = createInterface({
     input: process.stdin,
@@ -32,12 +33,18 @@ export function openTerminal(): OwnedTerminal {
     historySize: HISTORY_LINES,
   });
   const onInterrupt = () => {
-    if (working) working.abort();
-    else if (interface_.line !== "") interface_.write(null, { ctrl: true, name: "u" });
-    else give(null);
+    if (working) {
+      working.abort();
+      return;
+    }
+    const wasEmpty = interface_.line === "";
+    // Ctrl-U takes what is before the cursor, so the cursor goes to the end.
+    interface_.write(null, { ctrl: true, name: "e" });
+    interface_.write(null, { ctrl: true, name: "u" });
+    give({ kind: "interrupt", wasEmpty });
   };
-  interface_.on("line", give);
-  interface_.on("close", () => give(null));
+  interface_.on("line", (text) => give({ kind: "line", text }));
+  interface_.on("close", () => give({ kind: "end" }));
   interface_.on("SIGINT", onInterrupt);
   // Signals from elsewhere (kill, an npm in front of us).
   const unwatch = watchSignals((signal) => {
@@ -49,7 +56,7 @@ export function openTerminal(): OwnedTerminal {
   });
   return {
     ask(prompt) {
-      const typed = lines.shift();
+      const typed = typedAhead.shift();
       if (typed !== undefined) return Promise.resolve(typed);
       return new Promise((resolve) => {
         waiting = resolve;

@@ -1,7 +1,7 @@
 // serve's greeting and signals, and the chat of run, without a model.
 import { describe, expect, test } from "bun:test";
 import type { Session } from "../../src/cli/answer.ts";
-import { chat, type Terminal } from "../../src/cli/chat.ts";
+import { type Asked, chat, type Terminal } from "../../src/cli/chat.ts";
 import { type FlagValues, parseCommandLine } from "../../src/cli/flags.ts";
 import { loadUnlessStopped } from "../../src/cli/load.ts";
 import { greeting } from "../../src/cli/serve.ts";
@@ -52,7 +52,7 @@ function show(messages: readonly ChatMessage[]): string {
 
 /** Talks to an engine that answers "ok" (or as told); returns the prompts it saw and the screen. */
 async function talk(
-  lines: (string | null)[],
+  lines: (string | Asked)[],
   options: { base?: boolean; flags?: string[]; reply?: string; interruptAt?: number } = {},
 ) {
   const engine = fakeEngine({
@@ -65,9 +65,14 @@ async function talk(
     flags: flagsOf(...(options.flags ?? [])),
   };
   let screen = "";
+  const asked: string[] = [];
   let working: AbortController | null = null;
   const terminal: Terminal = {
-    ask: () => Promise.resolve(lines.shift() ?? null),
+    ask(prompt) {
+      asked.push(prompt);
+      const next = lines.shift() ?? { kind: "end" };
+      return Promise.resolve(typeof next === "string" ? { kind: "line", text: next } : next);
+    },
     write(text) {
       screen += text;
       if (screen.length === options.interruptAt) working?.abort();
@@ -81,7 +86,7 @@ async function talk(
   const prompts = engine.requests.map((request) =>
     new TextDecoder().decode(Uint8Array.from(request.ids)),
   );
-  return { prompts, screen, requests: engine.requests };
+  return { prompts, screen, requests: engine.requests, asked, left: lines.length };
 }
 
 describe("the chat of run", () => {
@@ -117,6 +122,22 @@ describe("the chat of run", () => {
     const { prompts, screen } = await talk(["a", "b"], { reply: "0123456789", interruptAt: 4 });
     expect(screen.startsWith("0123\n\n")).toBe(true);
     expect(prompts[1]).toBe("u:a|a:0123|u:b|");
+  });
+
+  test("Ctrl-C clears a line, drops a text between fences and leaves at an empty line", async () => {
+    const half: Asked = { kind: "interrupt", wasEmpty: false };
+    const empty: Asked = { kind: "interrupt", wasEmpty: true };
+    const lines = ["a", half, '"""x', "y", empty, '"""', half, "b", empty, "c"];
+    const { prompts, asked, left } = await talk(lines);
+    expect(prompts).toEqual(["u:a|", "u:a|a:ok|u:b|"]);
+    const [line, more] = [">>> ", "... "];
+    expect(asked).toEqual([line, line, line, more, more, line, more, line, line]);
+    expect(left).toBe(1);
+  });
+
+  test("the end of the input leaves, also between fences", async () => {
+    const { asked } = await talk(['"""', { kind: "end" }, "a"]);
+    expect(asked).toEqual([">>> ", "... "]);
   });
 
   test("a message that does not fit is refused, and the conversation goes on", async () => {
