@@ -280,17 +280,27 @@ export function parseCommandLine(
   argv: readonly string[],
   env: Readonly<Record<string, string | undefined>>,
 ): Invocation {
-  const [first, ...rest] = argv;
+  const [first, second] = argv;
   if (first === undefined || first === "--help" || first === "-h" || first === "help") {
-    return { kind: "help", command: isCommand(rest[0]) ? rest[0] : null };
+    return { kind: "help", command: isCommand(second) ? second : null };
   }
   if (first === "--version" || first === "-V") return { kind: "version" };
+  if (isFlag(first)) return readCommand("serve", argv, env);
   if (!isCommand(first)) {
     const close = nearest(first, Object.keys(COMMANDS));
     throw new UsageError(
       `unknown command ${first}${hint(close)}; wanted ${Object.keys(COMMANDS).join(", ")}`,
     );
   }
+  return readCommand(first, argv.slice(1), env);
+}
+
+/** The arguments and flags that follow a command. */
+function readCommand(
+  command: CommandName,
+  rest: readonly string[],
+  env: Readonly<Record<string, string | undefined>>,
+): Invocation {
   const args: string[] = [];
   const given = new Map<string, string[]>();
   for (let i = 0; i < rest.length; i++) {
@@ -299,23 +309,31 @@ export function parseCommandLine(
       args.push(...rest.slice(i + 1));
       break;
     }
-    if (word === "--help" || word === "-h") return { kind: "help", command: first };
-    if (!word.startsWith("-") || word === "-") {
+    if (word === "--help" || word === "-h") return { kind: "help", command };
+    if (!isFlag(word)) {
       args.push(word);
       continue;
     }
     const [name, attached] = split(word);
-    const flag = findFlag(name, first);
+    const flag = findFlag(name, command);
     const value = attached ?? rest[++i];
     if (value === undefined) throw new UsageError(`${name} needs a value: ${wanted(flag)}`);
     given.set(flag.name, [...(given.get(flag.name) ?? []), value]);
   }
-  const { most, args: shape } = COMMANDS[first];
+  const { most, args: shape } = COMMANDS[command];
   if (args.length > most) {
     const shown = JSON.stringify(args[most]);
-    throw new UsageError(`caldrix ${first} ${shape}: one argument too many, ${shown}`);
+    throw new UsageError(
+      `${`caldrix ${command} ${shape}`.trim()}: one argument too many, ${shown}`,
+    );
   }
-  return { kind: "command", command: first, args, flags: readValues(first, given, env) };
+  return { kind: "command", command, args, flags: readValues(command, given, env) };
+}
+
+/** White space makes an argument of what looks like a flag ("- a list item"), but in a value. */
+function isFlag(word: string): boolean {
+  if (/\s/.test(word)) return /^--[\w-]+=/.test(word);
+  return word.startsWith("-") && word !== "-" && word !== "--";
 }
 
 /** The variable that sets a flag. */
@@ -343,17 +361,20 @@ export function helpText(command: CommandName | null): string {
       return `  caldrix ${`${name} ${args}`.trim().padEnd(24)} ${help}`;
     });
     return `caldrix serves one local language model.\n\n${lines.join("\n")}\n
-MODEL is a name of \`caldrix list\`, a .gguf file or a model directory.
+MODEL is a name of \`caldrix list\`, a .gguf file or a model directory. Flags without a command are
+those of serve. -- ends the flags: what follows is an argument, whatever it begins with.
 \`caldrix COMMAND --help\` lists the flags; \`caldrix --version\` prints the version.\n`;
   }
   const { args, help } = COMMANDS[command];
   const rows = flagRows(command);
   const width = Math.max(0, ...rows.map((row) => row.flag.length));
   const lines = rows.map((row) => `  ${row.flag.padEnd(width)}  ${row.help} (${row.fallback})`);
-  const flags = `\n${lines.join("\n")}\n
-The default stands in brackets. Each flag can also be set by a variable: ${variableOf("max-tokens")}
-for --max-tokens.\n`;
-  return `caldrix ${command} ${args}`.trim().concat(`: ${help}\n`, rows.length > 0 ? flags : "");
+  const usage = `caldrix ${command} ${args}`.trim().concat(`: ${help}\n`);
+  const [example] = flagsOf(command);
+  if (!example) return usage;
+  return `${usage}\n${lines.join("\n")}\n
+The default stands in brackets. Each flag can also be set by a variable: ${variableOf(example.name)}
+for --${example.name}. -- ends the flags: what follows is an argument, whatever it begins with.\n`;
 }
 
 function isCommand(word: string | undefined): word is CommandName {

@@ -34,14 +34,18 @@ export function chooseModel(word: string | undefined): ModelChoice | null {
 
 /** The refusal of a word that names no model. */
 export function unknownModel(word: string): ModelError {
+  if (word === "") return new ModelError("the name of the model is empty");
   if (/[/\\]|\.gguf$/i.test(word)) {
     return new ModelError(`no model at ${word}: wanted a directory or a .gguf file`);
   }
-  const names = CATALOG.map((model) => model.name);
-  const close = nearest(word, names);
-  const hint = close.length > 0 ? `did you mean ${close.join(" or ")}?` : "";
+  const close = nearest(
+    word,
+    CATALOG.map((model) => model.name),
+  );
   return new ModelError(
-    `unknown model ${word}; ${hint || `wanted a directory, a .gguf file or ${names.join(", ")}`}`,
+    close.length > 0
+      ? `unknown model ${word}; did you mean ${close.join(" or ")}?`
+      : `unknown model ${word}; wanted a name of \`caldrix list\`, a directory or a .gguf file`,
   );
 }
 

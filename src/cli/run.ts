@@ -1,6 +1,7 @@
 // `caldrix run`: one prompt answered to stdout, or, on a terminal without a prompt, a chat.
 
-import { UsageError } from "../errors.ts";
+import { ModelError, UsageError } from "../errors.ts";
+import { DEFAULT_MODEL } from "../model/catalog.ts";
 import type { ChatMessage } from "../text/types.ts";
 import { answer, forTerminal, promptIds, type Session } from "./answer.ts";
 import { chat } from "./chat.ts";
@@ -27,13 +28,21 @@ export function readArguments(args: readonly string[]): {
   readonly prompt: string | null;
 } {
   const [first, second] = args;
+  if (args.at(-1)?.trim() === "") throw new UsageError("the prompt is empty");
   const choice = chooseModel(first);
   if (choice) return { choice, prompt: second ?? null };
   const byDefault = chooseModel(undefined);
   if (byDefault && second === undefined && first !== undefined && /\s/.test(first)) {
     return { choice: byDefault, prompt: first };
   }
-  throw unknownModel(first ?? "");
+  const unknown = unknownModel(first ?? "");
+  // A path, or a name with others near it, was hardly meant as a question.
+  const isWord = first !== undefined && second === undefined && !/[/\\]|\.gguf$/i.test(first);
+  if (!isWord || unknown.message.endsWith("?")) throw unknown;
+  const quoted = /^[\w.,-]+$/.test(first) ? first : `'${first.replaceAll("'", "'\\''")}'`;
+  throw new ModelError(
+    `${unknown.message}; to ask the default model a one-word question, name the model first: caldrix run ${DEFAULT_MODEL} ${quoted}`,
+  );
 }
 
 async function readStdin(): Promise<string> {

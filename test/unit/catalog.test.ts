@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { chooseModel, unknownModel } from "../../src/cli/resolve.ts";
 import { readArguments } from "../../src/cli/run.ts";
+import { UsageError } from "../../src/errors.ts";
 import { CATALOG, DEFAULT_MODEL, findModel } from "../../src/model/catalog.ts";
 
 describe("catalogue", () => {
@@ -72,6 +73,23 @@ describe("choosing a model", () => {
   test("of run: one word that names nothing is an unknown model", () => {
     expect(() => readArguments(["smolm2"])).toThrow("unknown model smolm2");
     expect(() => readArguments(["no such", "prompt"])).toThrow("unknown model no such");
+  });
+
+  test("of run: one word that names nothing comes with the way to ask it", () => {
+    const way = "name the model first: caldrix run smollm2-135m-instruct";
+    expect(() => readArguments(["hello"])).toThrow(`${way} hello`);
+    expect(() => readArguments(["Who's?"])).toThrow(`${way} 'Who'\\''s?'`);
+    expect(() => readArguments(["./hello"])).toThrow(/^no model at .\/hello: [^;]*$/);
+    expect(() => readArguments(["nomodel", "hi"])).toThrow(/^unknown model nomodel; [^;]*$/);
+    expect(() => readArguments(["smolm2-135m"])).toThrow(/did you mean [^?]*\?$/);
+  });
+
+  test.each([[[""]], [["  \n"]], [["gemma-3-270m", ""]]])("of run: %p is empty", (args) => {
+    expect(() => readArguments(args)).toThrow(new UsageError("the prompt is empty"));
+  });
+
+  test("an empty name is called that", () => {
+    expect(unknownModel("").message).toBe("the name of the model is empty");
   });
 
   test("of run: a model and a prompt", () => {

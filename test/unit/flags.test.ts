@@ -80,6 +80,27 @@ describe("command line", () => {
     expect(parse("run -- --help").args).toEqual(["--help"]);
   });
 
+  test.each([
+    [["--port", "9001"], { port: 9001 }],
+    [["--port=9001", "--host", "::"], { port: 9001, host: "::" }],
+  ])("takes leading flags as those of serve: %p", (argv, flags) => {
+    const call = parseCommandLine(argv, {});
+    expect(call).toMatchObject({ kind: "command", command: "serve", args: [], flags });
+  });
+
+  test("takes a model after leading flags, and --help there for that of serve", () => {
+    expect(parse("--port 1 gemma-3-270m").args).toEqual(["gemma-3-270m"]);
+    expect(parseCommandLine(["--port", "1", "-h"], {})).toEqual({ kind: "help", command: "serve" });
+  });
+
+  test("an argument with white space is no flag, but its value may have some", () => {
+    const call = parseCommandLine(["run", "- a list item", "--max-tokens", "5"], {});
+    expect(call).toMatchObject({ args: ["- a list item"], flags: { "max-tokens": 5 } });
+    expect(parseCommandLine(["run", "--\nnew"], {})).toMatchObject({ args: ["--\nnew"] });
+    const system = parseCommandLine(["run", "--system=You are terse.", "a = b"], {});
+    expect(system).toMatchObject({ args: ["a = b"], flags: { system: "You are terse." } });
+  });
+
   test("takes a negative number as a value", () => {
     expect(parse("serve --top-k -1").flags["top-k"]).toBe(-1);
   });
@@ -99,6 +120,9 @@ describe("command line", () => {
   test.each([
     ["serve --prot 1", "unknown flag --prot of caldrix serve (did you mean --port"],
     ["pull --port 1", "unknown flag --port of caldrix pull"],
+    ["--prot 1", "unknown flag --prot of caldrix serve (did you mean --port"],
+    ["--port 1 a b", 'caldrix serve [MODEL]: one argument too many, "b"'],
+    ["-- a", "unknown command --"],
     ["sevre", "unknown command sevre (did you mean serve?)"],
     ["serve --port", "--port needs a value: a whole number from 0 to 65535"],
     ["serve --port 65536", '--port: wanted a whole number from 0 to 65535, got "65536"'],
@@ -118,7 +142,7 @@ describe("command line", () => {
     ["run --activations f16", '--activations: wanted fast or f32, got "f16"'],
     ["run --context=", '--context: wanted a whole number from 16 to 1048576, got ""'],
     ["serve a b", 'caldrix serve [MODEL]: one argument too many, "b"'],
-    ["list x", 'one argument too many, "x"'],
+    ["list x", 'caldrix list: one argument too many, "x"'],
   ])("refuses %p", (line, message) => {
     const refusal = () => parse(line);
     expect(refusal).toThrow(UsageError);
@@ -136,6 +160,22 @@ describe("help and docs", () => {
       for (const command of flag.commands) expect(helpText(command)).toContain(`--${flag.name} `);
     }
     expect(helpText("serve")).toContain("(8425)");
+  });
+
+  test("the example of a variable is one of the command's own", () => {
+    for (const command of Object.keys(COMMANDS) as CommandName[]) {
+      const [variable, flag] = helpText(command).match(/CALDRIX_\w+|(?<=for --)[\w-]+/g) ?? [];
+      const own = FLAGS.filter((entry) => (entry.commands as readonly string[]).includes(command));
+      expect(flag).toBe(own[0]?.name);
+      expect(variable).toBe(own[0] && variableOf(own[0].name));
+    }
+  });
+
+  test("help says what leading flags mean and what -- does", () => {
+    expect(helpText(null)).toContain("Flags without a command are\nthose of serve");
+    for (const command of [null, "serve", "run"] as const) {
+      expect(helpText(command)).toContain("-- ends the flags");
+    }
   });
 
   test("the general help names every command", () => {
