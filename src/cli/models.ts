@@ -1,8 +1,9 @@
 // `caldrix pull`, `caldrix list` and `caldrix debug plan`: models without an engine.
 
+import { cacheRoot } from "../cache.ts";
 import { ModelError, UsageError } from "../errors.ts";
 import { CATALOG } from "../model/catalog.ts";
-import { cachedModel, cacheRoot } from "../model/fetch.ts";
+import { cachedModel } from "../model/fetch.ts";
 import { openModel } from "../model/open.ts";
 import { printPlan } from "../model/plan-format.ts";
 import { megabytes } from "./progress.ts";

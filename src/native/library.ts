@@ -5,8 +5,8 @@
 
 import { createHash } from "node:crypto";
 import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
-import { homedir } from "node:os";
-import { isAbsolute, join } from "node:path";
+import { join } from "node:path";
+import { cacheRoot } from "../cache.ts";
 import { NativeError } from "../errors.ts";
 import { CODE, checkAbi, STRUCT_SIZES } from "./layout.ts";
 import { addressOf, openSymbols, type Symbols } from "./symbols.ts";
@@ -72,7 +72,7 @@ function isEmbedded(path: string): boolean {
  */
 export function openCopy(bytes: Uint8Array, cache: string, cause: unknown): Library {
   const hash = createHash("sha256").update(bytes).digest("hex");
-  const folder = join(cache, "caldrix", "lib", hash);
+  const folder = join(cache, "lib", hash);
   const path = join(folder, "libcaldrix.so");
   try {
     if (hashOf(path) !== hash) {
@@ -92,15 +92,9 @@ export function openCopy(bytes: Uint8Array, cache: string, cause: unknown): Libr
     throw new NativeError(
       CODE.unsupported,
       `cannot load the engine library: ${words(cause)}; ${words(error)}. ` +
-        "Set TMPDIR or XDG_CACHE_HOME to a folder that can be written to and is not mounted noexec",
+        "Set TMPDIR or CALDRIX_CACHE to a folder that can be written to and is not mounted noexec",
     );
   }
-}
-
-/** Cache folder by the XDG rules: a relative XDG_CACHE_HOME counts as unset. */
-export function cacheRoot(env: Readonly<Record<string, string | undefined>>): string {
-  const xdg = env.XDG_CACHE_HOME;
-  return xdg !== undefined && isAbsolute(xdg) ? xdg : join(homedir(), ".cache");
 }
 
 /** SHA-256 of a file in hex, or null when it cannot be read. */

@@ -3,19 +3,13 @@
 
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { homedir, tmpdir } from "node:os";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { GREEDY, packSampling } from "../../src/engine/sampling.ts";
 import { NativeError } from "../../src/errors.ts";
 import { interrupt, NativeEngine, NativeModel, probe } from "../../src/native/engine.ts";
 import { ABI_VERSION, CODE, checkAbi, STRUCT_SIZES, WANT } from "../../src/native/layout.ts";
-import {
-  cacheRoot,
-  type Library,
-  loadLibrary,
-  openCopy,
-  openLibrary,
-} from "../../src/native/library.ts";
+import { type Library, loadLibrary, openCopy, openLibrary } from "../../src/native/library.ts";
 import { randomModel } from "../support/random-model.ts";
 
 const OPEN = { backend: "cpu", activations: "f32", threads: 1 } as const;
@@ -217,17 +211,11 @@ test("loads a copy from the cache, repairs a damaged one and says what to do whe
 
   const error = refusal(() => openCopy(Buffer.from("no library"), folder, new Error("first")));
   expect(error.message).toContain("first");
-  expect(error.message).toContain("Set TMPDIR or XDG_CACHE_HOME");
+  expect(error.message).toContain("Set TMPDIR or CALDRIX_CACHE");
 });
 
 test("refuses a file that is no library, naming it", () => {
   const path = join(folder, "text.so");
   writeFileSync(path, "text");
   expect(refusal(() => openLibrary(path)).message).toContain(path);
-});
-
-test("finds the cache by the XDG rules", () => {
-  expect(cacheRoot({ XDG_CACHE_HOME: "/some/cache" })).toBe("/some/cache");
-  expect(cacheRoot({ XDG_CACHE_HOME: "relative" })).toBe(join(homedir(), ".cache"));
-  expect(cacheRoot({})).toBe(join(homedir(), ".cache"));
 });

@@ -1,6 +1,6 @@
 // The compiled executable from outside: what needs no model, and `run` with the default one.
 import { describe, expect, test } from "bun:test";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, rmSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { version } from "../../package.json";
@@ -110,18 +110,29 @@ describe("caldrix run", () => {
   });
 
   test(
-    "works with a TMPDIR that is not there",
+    "works with a TMPDIR that is not there and a HOME that cannot be written to",
     async () => {
-      const cache = mkdtempSync(join(tmpdir(), "caldrix-xdg-"));
-      const env = environment({ TMPDIR: "/nonexistent/tmp", XDG_CACHE_HOME: cache });
-      env.CALDRIX_CACHE ??= join(modelPath("smollm2-135m-instruct"), "../../..");
+      const cache = mkdtempSync(join(tmpdir(), "caldrix-cache-"));
+      symlinkSync(join(modelPath("smollm2-135m-instruct"), "../.."), join(cache, "models"));
+      const env = environment({ TMPDIR: "/nonexistent/tmp", HOME: "/proc", CALDRIX_CACHE: cache });
+      delete env.XDG_CACHE_HOME;
       const { code, stdout, stderr } = await finish(start(["run", QUESTION, ...KNOWN], env));
       expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
       expect(stdout).toContain("Paris");
+      expect(readdirSync(cache).sort()).toEqual(["lib", "models"]);
       rmSync(cache, { recursive: true });
     },
     RUN_MS,
   );
+
+  test("a cache that cannot be made is one line that names it, and code 1", async () => {
+    const env = environment({ CALDRIX_CACHE: "/proc/foo" });
+    const { code, stdout, stderr } = await finish(start(["run", "hi there"], env));
+    expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
+    expect(stderr).toMatch(
+      /^caldrix: cannot write \/proc\/foo\/models\/[^\n]* can be made there .*\n$/,
+    );
+  });
 
   test(
     "Ctrl-C while it answers ends it with 130",

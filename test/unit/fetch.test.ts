@@ -11,13 +11,14 @@ import {
   utimesSync,
   writeFileSync,
 } from "node:fs";
-import { hostname, tmpdir } from "node:os";
-import { join } from "node:path";
+import { homedir, hostname, tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { cacheRoot } from "../../src/cache.ts";
 import { createProgress } from "../../src/cli/progress.ts";
 import { ModelError } from "../../src/errors.ts";
 import type { CatalogModel, HubFile, Source } from "../../src/model/catalog.ts";
-import { cachedModel, cacheRoot, fetchModel } from "../../src/model/fetch.ts";
-import type { FetchOptions } from "../../src/model/sink.ts";
+import { cachedModel, fetchModel } from "../../src/model/fetch.ts";
+import { type FetchOptions, named } from "../../src/model/sink.ts";
 import { type FakeHub, type FakeHubOptions, fakeHub } from "../support/fake-hub.ts";
 
 /** Larger than a chunk of the network, so that a cut leaves something. */
@@ -328,6 +329,8 @@ describe("the cache", () => {
     expect(cacheRoot({ CALDRIX_CACHE: "/c", XDG_CACHE_HOME: "/x" })).toBe("/c");
     expect(cacheRoot({ XDG_CACHE_HOME: "/x", HOME: "/h" })).toBe("/x/caldrix");
     expect(cacheRoot({ XDG_CACHE_HOME: "relative", HOME: "/h" })).toBe("/h/.cache/caldrix");
+    expect(cacheRoot({})).toBe(join(homedir(), ".cache", "caldrix"));
+    expect(cacheRoot({ CALDRIX_CACHE: "here", HOME: "/h" })).toBe(resolve("here"));
   });
 
   test("two fetches at once bring a model once", async () => {
@@ -357,6 +360,20 @@ describe("the cache", () => {
     await expect(fetchModel(BOTH, options)).rejects.toThrow(
       `cannot write ${join(dir, "cache", "models", "tiny")}: a part of the path is not a folder`,
     );
+  });
+
+  test("what the system refuses is named, whatever it is; an error of ours stays one", async () => {
+    const failing = (code: string, words: string) =>
+      named("/some/file", () => Promise.reject(Object.assign(new Error(words), { code })));
+    await expect(failing("ENOENT", "x")).rejects.toThrow(
+      new ModelError(
+        "cannot write /some/file: no such folder, and none can be made there (CALDRIX_CACHE moves the model cache)",
+      ),
+    );
+    await expect(failing("EIO", "EIO: i/o error, write")).rejects.toThrow(
+      "cannot write /some/file: EIO: i/o error, write (",
+    );
+    await expect(failing("ERR_OUT_OF_RANGE", "x")).rejects.not.toThrow(ModelError);
   });
 
   test("an aborted fetch leaves no lock", async () => {
