@@ -5,7 +5,7 @@
  * thread opens and uses a handle; only cx_abi, cx_probe and cx_interrupt may be called from any.
  *
  *     cx_err err;
- *     cx_model *m = cx_model_open(plan, len, &opts, &err);       // maps and repacks the weights
+ *     cx_model *m = cx_model_open(plan, len, &opts, &err);       // reads and repacks the weights
  *     cx_engine *e = cx_engine_open(m, &limits, &err);           // arenas, KV rows, thread pool
  *     uint64_t len; cx_io *io = cx_engine_io(e, &len);           // the step block; never moves
  *     ... write tokens, positions, rows, wants, sampling into the block ...
@@ -29,7 +29,7 @@ enum {
     CX_OK = 0,
     CX_ARG = 1,         /* an argument or step-block value is outside its range                 */
     CX_PLAN = 2,        /* the plan blob does not verify; the message says where and why        */
-    CX_FILE = 3,        /* a weight file cannot be opened or mapped, or is shorter than planned */
+    CX_FILE = 3,        /* a weight file cannot be opened or read, or is shorter than planned */
     CX_NOMEM = 4,       /* an allocation failed; the message says what for                      */
     CX_STATE = 5,       /* the call does not fit the row's or engine's state                    */
     CX_INTERRUPTED = 6, /* cx_interrupt stopped the step; no row length changed                 */
@@ -268,7 +268,7 @@ CX_API uint32_t cx_abi(uint32_t *sizes, uint32_t n);
 /* What this machine offers; opens nothing. Returns CX_OK, or CX_ARG when out is NULL. */
 CX_API int32_t cx_probe(cx_probe_out *out);
 
-/* Verifies the plan, maps its files, repacks the weights. Seconds. NULL and err on failure. */
+/* Verifies the plan, reads its files, repacks the weights. Seconds. NULL and err on failure. */
 CX_API cx_model *cx_model_open(const void *plan, uint64_t len, const cx_open *opts, cx_err *err);
 
 /* Frees a model. All its engines must be closed before. NULL is allowed. */

@@ -1,9 +1,9 @@
 /*
- * model.c: map the weight files, repack matrices into panels, convert vectors. See model.h.
+ * model.c: read the weight files, repack matrices into panels, convert vectors. See model.h.
  *
- * The files are mapped for the time of opening only: no panel layout equals a file's, so nothing
- * points into them afterwards. Source pages are given back slice by slice, so that loading needs
- * the memory of the panels and little more.
+ * No panel layout equals a file's, so nothing is kept of the files. They are read slice by slice
+ * into a buffer, not mapped: a mapped file that somebody cuts short while it loads would be a
+ * SIGBUS, a short read is an error. Loading needs the memory of the panels and one slice.
  */
 #define _GNU_SOURCE
 #include "model.h"
@@ -12,30 +12,26 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "pool.h"
 
-/* Source bytes between two progress reports: a few milliseconds of one core. */
+/* Source bytes read at once and between two progress reports: a few milliseconds of one core. */
 #define SLICE_BYTES ((size_t)8 << 20)
+/* Bytes of one read call: large enough that calls cost nothing, small enough to share out. */
+#define READ_BYTES ((size_t)1 << 20)
 /* Chunks a thread, so that one taken off its core does not hold up a slice. */
 #define CHUNKS_PER_THREAD 4
 /* Full scale of cx_open.progress. */
 #define PROGRESS_DONE 1000
 
-struct file_map {
-    int fd;
-    const uint8_t *at;
-    size_t bytes;
-};
-
 /* What opening needs and drops when it ends. */
 struct loader {
     struct cx_model *model;
     struct pool *pool;
-    struct file_map *files;
+    int *files;          /* descriptors, -1 = not open */
+    struct pages buffer; /* source bytes of a slice */
     int32_t *progress;
     uint64_t done_bytes, total_bytes;
     cx_err *err;
@@ -59,7 +55,7 @@ static int32_t check_size(const struct loader *l, uint32_t index) {
     char name[PLAN_NAME_BYTES];
     file_name(&l->model->plan, f, name);
     struct stat st;
-    if (fstat(l->files[index].fd, &st) != 0) {
+    if (fstat(l->files[index], &st) != 0) {
         return err_set(l->err, CX_FILE, "%s: cannot stat: %s", name, strerror(errno));
     }
     if (!S_ISREG(st.st_mode)) return err_set(l->err, CX_FILE, "%s: is not a regular file", name);
@@ -73,51 +69,75 @@ static int32_t check_size(const struct loader *l, uint32_t index) {
 static int32_t open_file(struct loader *l, uint32_t index) {
     const struct plan *p = &l->model->plan;
     const cx_plan_file *f = &p->files[index];
-    struct file_map *map = &l->files[index];
     char path[PLAN_MAX_PATH], name[PLAN_NAME_BYTES];
     file_name(p, f, name);
     memcpy(path, p->strings + f->name_at, f->name_len);
     path[f->name_len] = '\0';
     /* NONBLOCK: a FIFO in a file's place must be an error, not a hang. */
-    map->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (map->fd < 0) {
+    l->files[index] = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (l->files[index] < 0) {
         return err_set(l->err, CX_FILE, "%s: cannot open: %s", name, strerror(errno));
     }
-    CX_TRY(check_size(l, index));
-    if (f->bytes == 0) return CX_OK;
-    void *at = mmap(NULL, (size_t)f->bytes, PROT_READ, MAP_PRIVATE, map->fd, 0);
-    if (at == MAP_FAILED) {
-        return err_set(l->err, CX_FILE, "%s: cannot map %llu bytes: %s", name,
-                       (unsigned long long)f->bytes, strerror(errno));
-    }
-    map->at = at;
-    map->bytes = (size_t)f->bytes;
-    (void)madvise(at, map->bytes, MADV_SEQUENTIAL);
-    return CX_OK;
+    return check_size(l, index);
 }
 
-static void close_files(struct loader *l) {
+/* Gives back what only opening needs. */
+static void drop_sources(struct loader *l) {
+    pages_unmap(&l->buffer);
     if (l->files == NULL) return;
     for (uint32_t i = 0; i < l->model->plan.head->n_files; i++) {
-        if (l->files[i].at != NULL) (void)munmap((void *)l->files[i].at, l->files[i].bytes);
-        if (l->files[i].fd >= 0) (void)close(l->files[i].fd);
+        if (l->files[i] >= 0) (void)close(l->files[i]);
     }
     free(l->files);
     l->files = NULL;
 }
 
-static const uint8_t *part_data(const struct loader *l, const cx_plan_part *t) {
-    if (t->file == CX_FILE_CONSTS) return (const uint8_t *)(l->model->plan.consts + t->offset);
-    return l->files[t->file].at + t->offset;
+struct read_job {
+    int fd;
+    uint8_t *dst;
+    size_t bytes;
+    uint64_t offset;
+    int error; /* errno of a failed read, or -1 for a file that ends early; any thread, atomic */
+};
+
+static void read_chunks(void *arg, int32_t begin, int32_t end, int32_t thread) {
+    struct read_job *job = arg;
+    (void)thread;
+    size_t at = (size_t)begin * READ_BYTES, stop = (size_t)end * READ_BYTES;
+    if (stop > job->bytes) stop = job->bytes;
+    while (at < stop) {
+        const ssize_t n = pread(job->fd, job->dst + at, stop - at, (off_t)(job->offset + at));
+        if (n > 0) {
+            at += (size_t)n;
+        } else if (n == 0 || errno != EINTR) {
+            __atomic_store_n(&job->error, n == 0 ? -1 : errno, __ATOMIC_RELAXED);
+            return;
+        }
+    }
 }
 
-/* Gives back the whole pages of [from, from + bytes) of a part; they can be read again. */
-static void drop_source(const cx_plan_part *t, const uint8_t *from, size_t bytes) {
-    if (t->file == CX_FILE_CONSTS) return;
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t begin = align_up((uintptr_t)from, page);
-    const uintptr_t end = ((uintptr_t)from + bytes) & ~(uintptr_t)(page - 1);
-    if (begin < end) (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+/* Bytes [at, at + bytes) of a part: in the plan, or read into the buffer of the loader. */
+static int32_t read_source(struct loader *l, const cx_plan_part *t, uint64_t at, size_t bytes,
+                           const uint8_t **out) {
+    if (t->file == CX_FILE_CONSTS) {
+        *out = (const uint8_t *)(l->model->plan.consts + t->offset) + at;
+        return CX_OK;
+    }
+    if (l->buffer.bytes < bytes) {
+        pages_unmap(&l->buffer);
+        CX_TRY(pages_map(&l->buffer, bytes, false, "a slice of a weight file", l->err));
+    }
+    struct read_job job = {l->files[t->file], l->buffer.at, bytes, t->offset + at, 0};
+    pool_run(l->pool, read_chunks, &job, (int32_t)((bytes + READ_BYTES - 1) / READ_BYTES), 1);
+    *out = l->buffer.at;
+    if (job.error == 0) return CX_OK;
+    const struct plan *p = &l->model->plan;
+    char file[PLAN_NAME_BYTES], name[PLAN_NAME_BYTES];
+    file_name(p, &p->files[t->file], file);
+    plan_name(p, t->name_at, t->name_len, name);
+    return err_set(l->err, CX_FILE, "%s: tensor %s: %s", file, name,
+                   job.error < 0 ? "the file has become shorter while it was read"
+                                 : strerror(job.error));
 }
 
 /* Counts bytes as ready and tells the watching thread. */
@@ -140,7 +160,7 @@ static int32_t source_row(const cx_plan_part *t, int32_t row) {
 
 struct pack_job {
     const cx_plan_part *part;
-    const uint8_t *src;
+    const uint8_t *src; /* from the first row of panel0 on */
     size_t row_bytes;
     const struct segment *segment;
     uint8_t *panels;
@@ -150,12 +170,13 @@ struct pack_job {
 static void pack_panels(void *arg, int32_t begin, int32_t end, int32_t thread) {
     const struct pack_job *job = arg;
     (void)thread;
+    const int32_t row0 = job->panel0 * CX_PANEL_ROWS;
     for (int32_t panel = job->panel0 + begin; panel < job->panel0 + end; panel++) {
         const uint8_t *rows[CX_PANEL_ROWS];
         for (int32_t r = 0; r < CX_PANEL_ROWS; r++) {
             const int32_t row = panel * CX_PANEL_ROWS + r;
             rows[r] = row < job->part->rows
-                          ? job->src + (size_t)source_row(job->part, row) * job->row_bytes
+                          ? job->src + (size_t)(source_row(job->part, row) - row0) * job->row_bytes
                           : NULL;
         }
         cx_panel_pack(job->part->dtype, job->part->cols, rows,
@@ -165,24 +186,25 @@ static void pack_panels(void *arg, int32_t begin, int32_t end, int32_t thread) {
 
 static int32_t pack_part(struct loader *l, const cx_plan_part *t, const struct segment *s) {
     struct pack_job job = {.part = t,
-                           .src = part_data(l, t),
                            .row_bytes = cx_dtype_row_bytes(t->dtype, t->cols),
                            .segment = s,
                            .panels = l->model->panels.at + (s->panels - l->model->panels.at)};
-    const size_t panel_source = job.row_bytes * CX_PANEL_ROWS;
-    const size_t slice = SLICE_BYTES / panel_source + 1;
+    size_t slice = SLICE_BYTES / (job.row_bytes * CX_PANEL_ROWS) + 1;
+    if (t->transform == CX_TRANSFORM_UNPERMUTE_ROPE) {
+        /* Rows change places inside a head: as many panels as a head has rows are whole heads. */
+        const size_t head = (size_t)(t->rows / t->transform_arg);
+        slice = (slice + head - 1) / head * head;
+    }
     while (job.panel0 < s->n_panels) {
         const int32_t left = s->n_panels - job.panel0;
         const int32_t n = (size_t)left < slice ? left : (int32_t)slice;
-        /* A file cut short while it is read would be a SIGBUS: look again before each slice. */
-        if (t->file != CX_FILE_CONSTS) CX_TRY(check_size(l, t->file));
-        const int32_t chunks = pool_threads(l->pool) * CHUNKS_PER_THREAD;
-        pool_run(l->pool, pack_panels, &job, n, n / chunks + 1);
         const int64_t row0 = (int64_t)job.panel0 * CX_PANEL_ROWS;
         int64_t rows = (int64_t)n * CX_PANEL_ROWS;
         if (rows > t->rows - row0) rows = t->rows - row0;
         const size_t bytes = (size_t)rows * job.row_bytes;
-        drop_source(t, job.src + (size_t)row0 * job.row_bytes, bytes);
+        CX_TRY(read_source(l, t, (uint64_t)row0 * job.row_bytes, bytes, &job.src));
+        const int32_t chunks = pool_threads(l->pool) * CHUNKS_PER_THREAD;
+        pool_run(l->pool, pack_panels, &job, n, n / chunks + 1);
         advance(l, bytes);
         job.panel0 += n;
     }
@@ -193,8 +215,8 @@ static int32_t load_vector(struct loader *l, const cx_plan_weight *w, float *dst
     for (uint32_t i = 0; i < w->n_parts; i++) {
         const cx_plan_part *t = &l->model->plan.parts[w->first_part + i];
         const size_t row_bytes = cx_dtype_row_bytes(t->dtype, t->cols);
-        const uint8_t *src = part_data(l, t);
-        if (t->file != CX_FILE_CONSTS) CX_TRY(check_size(l, t->file));
+        const uint8_t *src;
+        CX_TRY(read_source(l, t, 0, (size_t)t->bytes, &src));
         for (int32_t row = 0; row < t->rows; row++, dst += t->cols) {
             cx_row_to_f32(t->dtype, t->cols, src + (size_t)source_row(t, row) * row_bytes, dst);
         }
@@ -333,20 +355,20 @@ int32_t model_open(struct cx_model **out, const void *plan, uint64_t len, const 
         code = err_set(err, CX_NOMEM, "cannot allocate the table of %u files", n_files);
         goto fail;
     }
-    for (uint32_t i = 0; i < n_files; i++) l.files[i].fd = -1;
+    for (uint32_t i = 0; i < n_files; i++) l.files[i] = -1;
     for (uint32_t i = 0; i < n_files; i++) {
         if ((code = open_file(&l, i)) != CX_OK) goto fail;
     }
     if ((code = lay_out(&l)) != CX_OK) goto fail;
     if ((code = load_all(&l)) != CX_OK) goto fail;
 
-    close_files(&l);
+    drop_sources(&l);
     pool_close(l.pool);
     if (l.progress != NULL) __atomic_store_n(l.progress, PROGRESS_DONE, __ATOMIC_RELEASE);
     *out = m;
     return CX_OK;
 fail:
-    close_files(&l);
+    drop_sources(&l);
     pool_close(l.pool);
     model_close(m);
     return code;

@@ -36,7 +36,7 @@ struct cx_model {
 };
 
 /*
- * Verifies the plan, maps its files, repacks. plan and opts are copied. The caller frees with
+ * Verifies the plan, reads its files, repacks. plan and opts are copied. The caller frees with
  * model_close. CX_ARG, CX_PLAN, CX_FILE, CX_NOMEM or CX_UNSUPPORTED.
  */
 int32_t model_open(struct cx_model **out, const void *plan, uint64_t len, const cx_open *opts,

@@ -74,7 +74,7 @@ export function interrupt(library: Library, engine: number): void {
   library.symbols.cx_interrupt(engine as Handle);
 }
 
-/** An opened model: weights mapped and repacked. */
+/** An opened model: weights read and repacked. */
 export class NativeModel {
   readonly library: Library;
   readonly handle: Handle;
