@@ -2,7 +2,7 @@
 
 import { cacheRoot } from "../cache.ts";
 import { ModelError, UsageError } from "../errors.ts";
-import { CATALOG } from "../model/catalog.ts";
+import { CATALOG, type CatalogModel } from "../model/catalog.ts";
 import { cachedModel } from "../model/fetch.ts";
 import { openModel } from "../model/open.ts";
 import { printPlan } from "../model/plan-format.ts";
@@ -39,11 +39,10 @@ export async function pull(args: readonly string[]): Promise<number> {
 export async function list(): Promise<number> {
   const rows = CATALOG.map((model) => {
     const cached = cachedModel(model, process.env);
-    const about = model.about === null ? "unknown" : `about ${megabytes(model.about)}`;
     return [
       model.name,
       model.format,
-      cached ? megabytes(cached.bytes) : about,
+      cached ? megabytes(cached.bytes) : sizeToCome(model),
       cached ? "cached" : "",
       model.needs === undefined ? model.note : `${model.note} (not yet: needs ${model.needs})`,
     ];
@@ -58,6 +57,12 @@ export async function list(): Promise<number> {
   });
   await print(`${lines.join("\n")}\n\nCache: ${cacheRoot(process.env)}\n`);
   return 0;
+}
+
+/** What a model will take in the cache: the same number as when it is there, if that is known. */
+export function sizeToCome({ sources: [first], about }: CatalogModel): string {
+  if (first?.kind === "pypi") return megabytes(first.bytes);
+  return about === undefined ? "unknown" : `about ${megabytes(about).replace(".0 ", " ")}`;
 }
 
 /** `debug plan MODEL`: the program that the engine runs for a model. */

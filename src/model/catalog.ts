@@ -42,8 +42,8 @@ export interface CatalogModel {
   /** The model id the server answers to. */
   readonly served: string;
   readonly format: string;
-  /** Bytes to fetch from the first source, rounded; null when never measured. */
-  readonly about: number | null;
+  /** Bytes in the cache, rounded, when the first source is the hub; absent when never measured. */
+  readonly about?: number;
   readonly note: string;
   /** What this release lacks to run the model; absent when it runs. */
   readonly needs?: string;
@@ -73,7 +73,6 @@ export const CATALOG: readonly CatalogModel[] = [
     name: DEFAULT_MODEL,
     served: "HuggingFaceTB/SmolLM2-135M-Instruct",
     format: "GGUF Q4_1",
-    about: 93e6,
     note: "chat, 8192 tokens of context; the default",
     sources: [
       {
@@ -96,7 +95,7 @@ export const CATALOG: readonly CatalogModel[] = [
     name: "smollm2-135m",
     served: "HuggingFaceTB/SmolLM2-135M",
     format: "safetensors",
-    about: 270e6,
+    about: 271e6,
     note: "base model: completes text, no chat",
     sources: [hub("HuggingFaceTB/SmolLM2-135M")],
   },
@@ -104,7 +103,7 @@ export const CATALOG: readonly CatalogModel[] = [
     name: "qwen3-0.6b",
     served: "Qwen/Qwen3-0.6B",
     format: "safetensors",
-    about: 1.5e9,
+    about: 1.51e9,
     note: "chat, thinks before it answers",
     sources: [hub("Qwen/Qwen3-0.6B")],
   },
@@ -112,7 +111,7 @@ export const CATALOG: readonly CatalogModel[] = [
     name: "qwen2.5-0.5b-instruct-q4-k-m",
     served: "qwen2.5-0.5b-instruct-q4-k-m",
     format: "GGUF Q4_K_M",
-    about: 490e6,
+    about: 491e6,
     note: "chat",
     sources: [
       {
@@ -126,7 +125,7 @@ export const CATALOG: readonly CatalogModel[] = [
     name: "smolvlm-256m",
     served: "HuggingFaceTB/SmolVLM-256M-Instruct",
     format: "safetensors",
-    about: 510e6,
+    about: 517e6,
     note: "chat with images",
     needs: "the vision tower",
     sources: [
@@ -141,7 +140,6 @@ export const CATALOG: readonly CatalogModel[] = [
     name: "decider-0.8b",
     served: "Mapika/decider-0.8b",
     format: "safetensors",
-    about: null,
     note: "typed decisions",
     needs: "the qwen3_5 architecture",
     sources: [hub("Mapika/decider-0.8b", { name: "decider_config.json" })],
@@ -150,7 +148,6 @@ export const CATALOG: readonly CatalogModel[] = [
     name: "gemma-3-270m",
     served: "google/gemma-3-270m",
     format: "GGUF Q4_K_M",
-    about: 238e6,
     note: "base model: completes text, no chat",
     sources: [
       {

