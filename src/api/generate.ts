@@ -56,7 +56,7 @@ export async function generate(
   const ticket = context.admission.enter();
   let job: Job;
   try {
-    const ids = makeIds();
+    const ids = startable(makeIds(), context.options.model.tokenizer.bosId, promptParam);
     requireRoom(ids.length, context.options.engine.context, promptParam, "");
     job = startJob(context, call, format, fields, ids, ticket);
   } catch (error) {
@@ -76,6 +76,13 @@ export function requireTextRoom(context: ServerContext, text: string, param: str
   const { engine, model } = context.options;
   const least = Math.ceil(Buffer.byteLength(text) / model.tokenizer.longestTokenBytes);
   requireRoom(least, engine.context, param, "at least ");
+}
+
+/** An empty prompt starts from the model's BOS token; without one there is nothing to start from. */
+function startable(ids: Int32Array, bosId: number | null, param: string): Int32Array {
+  if (ids.length > 0) return ids;
+  if (bosId !== null) return Int32Array.of(bosId);
+  throw new ApiError(400, "must not be empty: the model has no token to start from", param);
 }
 
 function requireRoom(nTokens: number, context: number, param: string, bound: string): void {

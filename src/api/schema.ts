@@ -22,6 +22,8 @@ import { REFUSED_FIELDS, refusal } from "./refused.ts";
 
 /** The contract's bound on a conversation. */
 const MAX_MESSAGES = 256;
+/** Far longer than any template's roles; a template is tried out once for each unknown one. */
+const MAX_ROLE_LENGTH = 64;
 /** The contract's bounds on `stop`: this many strings, each of 1 to this many bytes. */
 const MAX_STOPS = 4;
 const MAX_STOP_BYTES = 256;
@@ -338,6 +340,9 @@ function readMessage(value: JsonValue): ChatMessage | Refusal {
   if (!isJsonObject(value)) return must("an object with role and content", value);
   const role = value.get("role");
   if (typeof role !== "string") return must("a string", role, ["role"]);
+  if (role.length > MAX_ROLE_LENGTH) {
+    return must(`at most ${MAX_ROLE_LENGTH} characters`, `${role.slice(0, 16)}…`, ["role"]);
+  }
   const content = readContent(role, value);
   if (content instanceof Refusal) return content;
   // The newer name of the same role; templates know the older one.

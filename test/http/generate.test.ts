@@ -176,6 +176,28 @@ describe("prompts", () => {
     });
   }
 
+  test("a chat that renders to nothing is refused, naming messages", async () => {
+    start({
+      model: { template: { bytes: 1, render: () => ({ prompt: "", systemFolded: false }) } },
+    });
+    const response = await server.post(CHAT, chatBody());
+    expect(response.status).toBe(400);
+    expect((await bodyOf<WireError>(response)).error.param).toBe("messages");
+  });
+
+  test("a role of over 64 characters is refused before the template sees it", async () => {
+    start();
+    const messages = [
+      { role: "user", content: "a" },
+      { role: "r".repeat(65), content: "b" },
+    ];
+    const response = await server.post(CHAT, chatBody({ messages }));
+    expect(response.status).toBe(400);
+    const { error } = await bodyOf<WireError>(response);
+    expect(error.param).toBe("messages[1].role");
+    expect(error.message).toContain("at most 64 characters");
+  });
+
   test("a folded system message is noted once in the log", async () => {
     start({ model: { template: bracketTemplate(true) } });
     await server.post(CHAT, chatBody());
