@@ -123,6 +123,9 @@ export async function runTests(only: string | undefined): Promise<TestCount> {
   const count: TestCount = { passed: 0, failed: 0 };
   for (const variant of TESTS) {
     if (only !== undefined && variant.name !== only) continue;
+    const seconds = stopwatch();
+    // Cold, the kernels under a sanitizer take a minute: silence would look like a hang.
+    console.log(`== C tests, ${variant.name}: compiling`);
     const units = libraryUnits(variant);
     const dir = objectDir(variant);
     // Benchmarks measure; what they print is not a count.
@@ -137,6 +140,7 @@ export async function runTests(only: string | undefined): Promise<TestCount> {
     const packed = temporary(archive);
     await tool(["ar", "rcs", packed, ...units.map((unit) => unit.object)]);
     renameSync(packed, archive);
+    console.log(`== C tests, ${variant.name}: compiled in ${seconds()} s, running`);
     for (const program of programs) {
       const exe = join(dir, stem(program.source));
       const linked = temporary(exe);
@@ -146,6 +150,7 @@ export async function runTests(only: string | undefined): Promise<TestCount> {
       renameSync(linked, exe);
       await runProgram(exe, variant.name, count);
     }
+    console.log(`== C tests, ${variant.name}: done, ${seconds()} s`);
   }
   return count;
 }
@@ -171,6 +176,12 @@ async function runProgram(exe: string, variant: string, count: TestCount): Promi
   count.failed += failed;
   console.log(`${name}: ${passed} passed, ${failed} failed${code === 0 ? "" : `, exit ${code}`}`);
   if (failed > 0 || code !== 0) console.log(`${stdout}${stderr}`.trimEnd());
+}
+
+/** Returns what says how many seconds have passed. */
+function stopwatch(): () => string {
+  const started = performance.now();
+  return () => ((performance.now() - started) / 1000).toFixed(1);
 }
 
 function compiler(): string {

@@ -25,15 +25,28 @@ async function step(total: Total, name: string, command: string[]): Promise<bool
   return code === 0;
 }
 
+/** Passes bytes on as they come; returns them all as text. */
+export async function relay(
+  stream: ReadableStream<Uint8Array>,
+  write: (bytes: Uint8Array) => void,
+): Promise<string> {
+  const decoder = new TextDecoder();
+  let text = "";
+  for await (const bytes of stream) {
+    write(bytes);
+    text += decoder.decode(bytes, { stream: true });
+  }
+  return text + decoder.decode();
+}
+
 /** Runs the C tests and adds what they counted; no count is one failure. */
 async function cTests(total: Total): Promise<void> {
   const run = Bun.spawn([process.execPath, "build.ts", "test-c"], {
     cwd: ROOT,
     stdio: ["ignore", "pipe", "inherit"],
   });
-  const output = await run.stdout.text();
+  const output = await relay(run.stdout, (bytes) => process.stdout.write(bytes));
   const code = await run.exited;
-  process.stdout.write(output);
   const line = output.match(/C: (\d+) passed, (\d+) failed\s*$/);
   total.passed += Number(line?.[1] ?? 0);
   total.failed += line ? Number(line[2]) : 1;
@@ -78,4 +91,4 @@ async function main(command: string | undefined, args: string[]): Promise<number
   return total.failed === 0 ? 0 : 1;
 }
 
-process.exitCode = await main(process.argv[2], process.argv.slice(3));
+if (import.meta.main) process.exitCode = await main(process.argv[2], process.argv.slice(3));
