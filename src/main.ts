@@ -2,7 +2,8 @@
 // in a running prompt. The only place that ends the process.
 
 import { helpText, type Invocation, parseCommandLine } from "./cli/flags.ts";
-import { debug, list, print, pull } from "./cli/models.ts";
+import { debug, list, pull } from "./cli/models.ts";
+import { print } from "./cli/output.ts";
 import { run } from "./cli/run.ts";
 import { serve } from "./cli/serve.ts";
 import { EngineError } from "./engine/types.ts";

@@ -6,6 +6,7 @@ import { CATALOG, type CatalogModel } from "../model/catalog.ts";
 import { cachedModel } from "../model/fetch.ts";
 import { openModel } from "../model/open.ts";
 import { printPlan } from "../model/plan-format.ts";
+import { print } from "./output.ts";
 import { megabytes } from "./progress.ts";
 import { chooseModel, provideModel, unknownModel } from "./resolve.ts";
 import { type StopSignal, watchSignals } from "./signals.ts";
@@ -77,9 +78,4 @@ export async function debug(args: readonly string[]): Promise<number> {
   const model = openModel(path, { name });
   await print(printPlan(model.plan));
   return 0;
-}
-
-/** Writes to stdout and waits until it is written: exiting earlier cuts a pipe short. */
-export function print(text: string): Promise<void> {
-  return new Promise((resolve) => process.stdout.write(text, () => resolve()));
 }

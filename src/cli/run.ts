@@ -7,6 +7,7 @@ import { answer, forTerminal, promptIds, type Session } from "./answer.ts";
 import { chat } from "./chat.ts";
 import type { FlagValues } from "./flags.ts";
 import { loadUnlessStopped } from "./load.ts";
+import { print } from "./output.ts";
 import { chooseModel, type ModelChoice, unknownModel } from "./resolve.ts";
 import { type StopSignal, watchSignals } from "./signals.ts";
 import { openTerminal } from "./terminal.ts";
@@ -58,15 +59,16 @@ async function once(choice: ModelChoice, flags: FlagValues, prompt: string): Pro
     by ??= signal;
     stop.abort();
   });
-  // The reader of our output has left (`| head`): nobody wants the rest.
-  process.stdout.on("error", () => {
+  const write = async (text: string): Promise<void> => {
+    // The reader of our output has left (`| head`): nobody wants the rest.
+    if (await print(text)) return;
     by ??= "closed";
     stop.abort();
-  });
+  };
   try {
     const loaded = await loadUnlessStopped(choice, flags, 1, stop.signal);
     if (loaded !== null) {
-      await say({ ...loaded, flags }, prompt, stop.signal);
+      await say({ ...loaded, flags }, prompt, stop.signal, write);
       await loaded.engine.close();
     }
   } catch (error) {
@@ -82,7 +84,12 @@ function exitCode(by: StopSignal | "closed" | null): number {
   return by === "SIGINT" ? EXIT_INTERRUPTED : 0;
 }
 
-async function say(session: Session, prompt: string, signal: AbortSignal): Promise<void> {
+async function say(
+  session: Session,
+  prompt: string,
+  signal: AbortSignal,
+  write: (text: string) => Promise<void>,
+): Promise<void> {
   const { system } = session.flags;
   const messages: ChatMessage[] = [{ role: "user", content: prompt }];
   if (system !== null) messages.unshift({ role: "system", content: system });
@@ -94,11 +101,6 @@ async function say(session: Session, prompt: string, signal: AbortSignal): Promi
     await write(isTTY ? forTerminal(piece) : piece);
   }
   if (!last.endsWith("\n")) await write("\n");
-}
-
-/** Resolves also when the reader is gone: the error event tells. */
-function write(text: string): Promise<void> {
-  return new Promise((resolve) => process.stdout.write(text, () => resolve()));
 }
 
 async function talk(choice: ModelChoice, flags: FlagValues): Promise<number> {

@@ -5,6 +5,7 @@ import { ModelError } from "../errors.ts";
 import type { LoadedModel } from "../model/types.ts";
 import type { FlagValues } from "./flags.ts";
 import { type Loaded, loadUnlessStopped, samplingOf } from "./load.ts";
+import { print } from "./output.ts";
 import { chooseModel, unknownModel } from "./resolve.ts";
 import { watchSignals } from "./signals.ts";
 
@@ -33,7 +34,10 @@ export async function serve(args: readonly string[], flags: FlagValues): Promise
     const servedName = flags["served-name"] ?? loaded.model.name;
     const server = listen(loaded, servedName, flags);
     const url = flags.host === "localhost" ? `http://localhost:${server.port}` : server.url;
-    process.stdout.write(greeting(loaded.model, servedName, url));
+    // A server whose greeting nobody can read still serves.
+    await print(greeting(loaded.model, servedName, url)).catch((error: Error) => {
+      process.stderr.write(`caldrix: ${error.message}\n`);
+    });
     await drain.promise;
     process.stderr.write("caldrix: finishing running requests (a second signal ends at once)\n");
     await server.drain(flags["drain-timeout"] * 1000);

@@ -4,7 +4,7 @@ import { mkdtempSync, readdirSync, rmSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { version } from "../../package.json";
-import { environment, finish, start } from "../support/binary.ts";
+import { BINARY, environment, finish, start } from "../support/binary.ts";
 import { modelPath } from "../support/models.ts";
 
 /** A run loads the model and answers; this machine may be busy. */
@@ -44,6 +44,19 @@ describe("caldrix", () => {
     const { code, stderr } = await finish(start(["run", "smolvlm-256m", "hi"]));
     expect(code).toBe(1);
     expect(stderr).toContain("smolvlm-256m needs the vision tower");
+  });
+
+  test("a full disk behind stdout is one line and code 1, a reader that has left is nothing", async () => {
+    const shell = (script: string) =>
+      Bun.spawnSync(["bash", "-o", "pipefail", "-c", script, BINARY], { env: environment() });
+    const full = shell('"$0" list > /dev/full');
+    expect(full.exitCode).toBe(1);
+    expect(full.stderr.toString()).toMatch(/^caldrix: cannot write to stdout: .*\n$/);
+    const closed = shell('"$0" list | true');
+    expect({ code: closed.exitCode, stderr: closed.stderr.toString() }).toEqual({
+      code: 0,
+      stderr: "",
+    });
   });
 
   test("list names the default model and says that it is cached", async () => {

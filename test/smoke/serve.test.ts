@@ -33,7 +33,7 @@ describe("caldrix serve", () => {
       const command = served.greeting.slice(served.greeting.indexOf("curl "));
       const run = Bun.spawn(["sh", "-c", command], { stderr: "ignore" });
       const body = JSON.parse(await run.stdout.text());
-      expect(body.choices[0].message.content).toContain("Paris");
+      expect(body.choices[0].message.content).toContain("Tokyo");
     },
     RUN_MS,
   );
