@@ -5,6 +5,7 @@ import { UsageError } from "../errors.ts";
 import { openModel } from "../model/open.ts";
 import type { LoadedModel } from "../model/types.ts";
 import type { FlagValues } from "./flags.ts";
+import { createLoadProgress } from "./progress.ts";
 import { type ModelChoice, provideModel } from "./resolve.ts";
 
 /** A longer context is used only when asked for: its attention is slow on a CPU. */
@@ -36,6 +37,7 @@ async function loadModel(
     throw new UsageError(`--context: ${name} has a context of ${most}, got "${flags.context}"`);
   }
   signal.throwIfAborted();
+  const progress = createLoadProgress(process.stderr, name);
   const engine = await createEngineClient({
     model,
     threads: flags.threads ?? 0,
@@ -43,7 +45,8 @@ async function loadModel(
     context: flags.context ?? Math.min(most, DEFAULT_CONTEXT),
     stepTokens: STEP_TOKENS,
     activations: flags.activations,
-  });
+    onProgress: progress.at,
+  }).finally(progress.end);
   return { model, engine };
 }
 

@@ -1,4 +1,5 @@
-// Shows how far a fetch has come: a bar that is drawn over on a terminal, else a line now and then.
+// Shows how far a fetch has come (a bar that is drawn over on a terminal, else a line now and then) and
+// the loading of weights.
 
 import type { Progress } from "../model/sink.ts";
 
@@ -63,6 +64,29 @@ export function createProgress(output: ProgressOutput, now = () => performance.n
       if (!output.isTTY) return;
       draw();
       output.write("\n");
+    },
+  };
+}
+
+/** Loads shorter than this flash by: no line for them. */
+const LOAD_SHOWN_AFTER_MS = 500;
+
+/** How far the loading of weights has come: one line on a terminal that goes when it is done. */
+export function createLoadProgress(
+  output: ProgressOutput,
+  name: string,
+  now = () => performance.now(),
+) {
+  const started = now();
+  let drawn = false;
+  return {
+    at(share: number): void {
+      if (!output.isTTY || now() - started < LOAD_SHOWN_AFTER_MS) return;
+      drawn = true;
+      output.write(`\r\x1b[Kloading ${name} ${Math.floor(share * 100)} %`);
+    },
+    end(): void {
+      if (drawn) output.write("\r\x1b[K");
     },
   };
 }

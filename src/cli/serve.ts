@@ -6,6 +6,7 @@ import type { LoadedModel } from "../model/types.ts";
 import type { FlagValues } from "./flags.ts";
 import { type Loaded, loadUnlessStopped, samplingOf } from "./load.ts";
 import { print } from "./output.ts";
+import { megabytes } from "./progress.ts";
 import { chooseModel, unknownModel } from "./resolve.ts";
 import { watchSignals } from "./signals.ts";
 
@@ -34,6 +35,7 @@ export async function serve(args: readonly string[], flags: FlagValues): Promise
     const servedName = flags["served-name"] ?? loaded.model.name;
     const server = listen(loaded, servedName, flags);
     const url = flags.host === "localhost" ? `http://localhost:${server.port}` : server.url;
+    process.stderr.write(`caldrix: ${facts(loaded)}\n`);
     // A server whose greeting nobody can read still serves.
     await print(greeting(loaded.model, servedName, url)).catch((error: Error) => {
       process.stderr.write(`caldrix: ${error.message}\n`);
@@ -77,6 +79,14 @@ function listenRefusal(error: unknown, host: string, port: number): string {
   if (code === "EACCES") return `listening on port ${port} is not allowed; choose one from 1024 up`;
   const reason = error instanceof Error ? error.message : String(error);
   return `cannot listen on ${host}, port ${port}: ${reason}`;
+}
+
+/** What runs, for whoever reads the log later. */
+export function facts({ model, engine }: Pick<Loaded, "model" | "engine">): string {
+  const { machine, opened, context, maxRows } = engine;
+  const rows = maxRows === 1 ? "1 request at a time" : `${maxRows} requests at a time`;
+  const weights = megabytes(opened.weightBytes);
+  return `${model.arch}, ${weights} of weights, context ${context}, ${rows}, ${machine.isa} kernels, ${machine.cores} cores`;
 }
 
 /** What is served and where, and a request to paste. */

@@ -66,7 +66,6 @@ export function createTokenizer(source: TokenizerSource): Tokenizer {
       return tokenBytes(token, spec.byteLevel);
     },
     idOf: (token) => spec.ids.get(token) ?? null,
-    isSpecial: (id) => special.has(id),
   };
 }
 

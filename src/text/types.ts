@@ -26,7 +26,6 @@ export interface Tokenizer {
   pieceBytes(id: number): Uint8Array;
   /** Id of a token by its exact text in the vocabulary, or null. */
   idOf(token: string): number | null;
-  isSpecial(id: number): boolean;
 }
 
 export interface ChatTemplate {

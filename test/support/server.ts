@@ -39,7 +39,6 @@ export function byteTokenizer(bosId: number | null = null): Tokenizer {
       return id === LONG ? encoder.encode(LONG_TEXT) : new Uint8Array(0);
     },
     idOf: () => null,
-    isSpecial: (id) => id >= BOS && id <= SILENT,
   };
 }
 

@@ -10,7 +10,6 @@ const byteTokenizer: Tokenizer = {
   encode: (text) => Int32Array.from(new TextEncoder().encode(text)),
   pieceBytes: (id) => (id < 256 ? Uint8Array.of(id) : new Uint8Array(0)),
   idOf: () => null,
-  isSpecial: (id) => id === 256,
 };
 
 const decodeAll = (ids: readonly number[]): string =>

@@ -14,7 +14,7 @@ import {
 import { homedir, hostname, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { cacheRoot } from "../../src/cache.ts";
-import { createProgress } from "../../src/cli/progress.ts";
+import { createLoadProgress, createProgress } from "../../src/cli/progress.ts";
 import { ModelError } from "../../src/errors.ts";
 import type { CatalogModel, HubFile, Source } from "../../src/model/catalog.ts";
 import { cachedModel, fetchModel } from "../../src/model/fetch.ts";
@@ -430,6 +430,22 @@ describe("progress", () => {
     const percents = written.join("").match(/\d+ %/g);
     expect(percents).toEqual(["0 %", "50 %", "100 %", "100 %"]);
     expect(written.join("").split("\n")).toHaveLength(2);
+  });
+
+  test("shows a slow loading of weights on a terminal only, and takes the line away", () => {
+    const shown = (isTTY: boolean, ms: number): string => {
+      let time = 0;
+      let text = "";
+      const write = (piece: string) => (text += piece);
+      const progress = createLoadProgress({ isTTY, write }, "tiny", () => time);
+      time = ms;
+      progress.at(0.5);
+      progress.end();
+      return text;
+    };
+    expect(shown(true, 900)).toBe("\r\x1b[Kloading tiny 50 %\r\x1b[K");
+    expect(shown(true, 100)).toBe("");
+    expect(shown(false, 900)).toBe("");
   });
 
   test("prints a line every few seconds to a file", () => {

@@ -4,8 +4,9 @@ import type { Session } from "../../src/cli/answer.ts";
 import { type Asked, chat, type Terminal } from "../../src/cli/chat.ts";
 import { type FlagValues, parseCommandLine } from "../../src/cli/flags.ts";
 import { loadUnlessStopped } from "../../src/cli/load.ts";
-import { greeting } from "../../src/cli/serve.ts";
+import { facts, greeting } from "../../src/cli/serve.ts";
 import { watchSignals } from "../../src/cli/signals.ts";
+import type { OwnedEngine } from "../../src/engine/client.ts";
 import type { LoadedModel } from "../../src/model/types.ts";
 import type { ChatMessage, Tokenizer } from "../../src/text/types.ts";
 import { fakeEngine } from "../support/fake-engine.ts";
@@ -18,7 +19,6 @@ const BYTES: Tokenizer = {
   encode: (text) => Int32Array.from(new TextEncoder().encode(text)),
   pieceBytes: (id) => Uint8Array.of(id),
   idOf: () => null,
-  isSpecial: () => false,
 };
 
 function flagsOf(...argv: string[]): FlagValues {
@@ -185,6 +185,18 @@ describe("loading", () => {
 });
 
 describe("serve", () => {
+  test("says on what it runs", () => {
+    const machine = { cores: 2, gpus: 0, isa: "avx2" };
+    const opened = { weightBytes: 96_600_000 } as OwnedEngine["opened"]; // the one figure shown
+    const engine = Object.assign(fakeEngine({ context: 200, reply: () => [] }), {
+      machine,
+      opened,
+    });
+    expect(facts({ model: modelWith(true), engine })).toBe(
+      "llama, 96.6 MB of weights, context 200, 1 request at a time, avx2 kernels, 2 cores",
+    );
+  });
+
   test("greets with a chat for a chat model, a completion for a base model", () => {
     const chatty = greeting(modelWith(true), "org/tiny", "http://localhost:1");
     expect(chatty).toContain("caldrix serves org/tiny on http://localhost:1\n");
