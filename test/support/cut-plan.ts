@@ -1,55 +1,42 @@
 // Cuts the middle out of a plan's program so that a test can read a register as it is half way: the
 // operations up to one are kept, then those from SELECT on (which write the logits every plan must have).
 
-import { OP, PLAN_SIZES } from "../../src/model/plan-format.ts";
+import { decodePlan, OP, PLAN_SIZES } from "../../src/model/plan-format.ts";
 
-const N_FILES_AT = 16; // of the header: n_files, n_parts, n_weights, n_registers, n_layers, n_ops
+/** Bytes of the header: the blob's size and its number of operations. */
+const BYTES_AT = 8;
+const N_OPS_AT = 36;
 
-interface Program {
-  readonly at: number;
-  readonly count: number;
-}
-
-function program(plan: ArrayBuffer): Program {
-  const head = new DataView(plan);
-  const count = (k: number): number => head.getUint32(N_FILES_AT + 4 * k, true);
-  const sizes = PLAN_SIZES;
-  const before = [sizes.file, sizes.part, sizes.weight, sizes.register, sizes.layer];
-  let at: number = sizes.head;
-  for (const [k, size] of before.entries()) at += count(k) * size;
-  return { at, count: count(5) };
-}
-
-/** Indices of the operations that write the residual register, which the first EMBED names. */
-export function residualWrites(plan: ArrayBuffer): number[] {
-  const { at, count } = program(plan);
-  const view = new DataView(plan);
-  const kind = (op: number): number => view.getUint32(at + op * PLAN_SIZES.op, true);
-  const dst = (op: number): number => view.getInt32(at + op * PLAN_SIZES.op + 8, true);
-  const ops = Array.from({ length: count }, (_, i) => i);
-  const embed = ops.find((op) => kind(op) === OP.embed)!;
-  return ops.filter((op) => dst(op) === dst(embed) && kind(op) !== OP.select);
-}
-
-/** Register number of the residual. */
+/** Register number of the residual: the one EMBED writes. */
 export function residualRegister(plan: ArrayBuffer): number {
-  const { at } = program(plan);
-  return new DataView(plan).getInt32(at + residualWrites(plan)[0]! * PLAN_SIZES.op + 8, true);
+  return decodePlan(plan).ops.find((op) => op.kind === OP.embed)!.dst;
+}
+
+/** Indices of the operations that write the residual. */
+export function residualWrites(plan: ArrayBuffer): number[] {
+  const residual = residualRegister(plan);
+  return decodePlan(plan).ops.flatMap((op, k) => (op.dst === residual ? [k] : []));
 }
 
 /** The plan with operations 0..last, then SELECT and what follows. */
 export function cutPlan(plan: ArrayBuffer, last: number): ArrayBuffer {
-  const { at, count } = program(plan);
+  const { files, parts, weights, registers, layers, ops } = decodePlan(plan);
   const size = PLAN_SIZES.op;
-  const view = new DataView(plan);
-  let select = 0;
-  while (view.getUint32(at + select * size, true) !== OP.select) select++;
+  const at =
+    PLAN_SIZES.head +
+    files.length * PLAN_SIZES.file +
+    parts.length * PLAN_SIZES.part +
+    weights.length * PLAN_SIZES.weight +
+    registers.length * PLAN_SIZES.register +
+    layers.length * PLAN_SIZES.layer;
+  const select = ops.findIndex((op) => op.kind === OP.select);
+  const dropped = select - last - 1;
   const bytes = new Uint8Array(plan);
-  const cut = new Uint8Array(plan.byteLength - (select - last - 1) * size);
+  const cut = new Uint8Array(plan.byteLength - dropped * size);
   cut.set(bytes.subarray(0, at + (last + 1) * size));
   cut.set(bytes.subarray(at + select * size), at + (last + 1) * size);
   const head = new DataView(cut.buffer);
-  head.setBigUint64(8, BigInt(cut.byteLength), true);
-  head.setUint32(N_FILES_AT + 20, count - (select - last - 1), true);
+  head.setBigUint64(BYTES_AT, BigInt(cut.byteLength), true);
+  head.setUint32(N_OPS_AT, ops.length - dropped, true);
   return cut.buffer;
 }

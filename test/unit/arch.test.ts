@@ -7,7 +7,6 @@ import { join } from "node:path";
 import { inverseFrequencies } from "../../src/arch/blocks.ts";
 import { archOfGguf, archOfModelType } from "../../src/arch/index.ts";
 import type { ArchPlan } from "../../src/arch/types.ts";
-import { ModelError } from "../../src/errors.ts";
 import type { Rope } from "../../src/model/config.ts";
 import { type GgufValue, readGguf } from "../../src/model/gguf.ts";
 import { decodePlan, OP } from "../../src/model/plan-format.ts";
@@ -18,6 +17,7 @@ import { dequantize, rowBytes } from "../support/dequant.ts";
 import { fixture, fixtureModel } from "../support/fixtures.ts";
 import { floats, type Golden, readGolden } from "../support/golden.ts";
 import { createReference } from "../support/reference.ts";
+import { refused } from "../support/refused.ts";
 
 /** fixtures/README.md: float32 noise of transformers is 1e-4 at most. */
 const LOGIT_ERROR = 1e-3;
@@ -48,16 +48,6 @@ function openFile(path: string, change: (keys: Map<string, GgufValue>) => void =
 }
 
 type Config = Record<string, unknown>;
-
-function refused(run: () => unknown): string {
-  try {
-    run();
-  } catch (e) {
-    expect(e).toBeInstanceOf(ModelError);
-    return (e as Error).message;
-  }
-  throw new Error("was accepted");
-}
 
 /** Largest difference after the prompt, and whether the greedy tokens follow, over short prompts. */
 function compare(plan: ArrayBuffer, golden: Golden): { error: number; prompts: number } {

@@ -9,6 +9,7 @@ import { type GgufArray, type GgufFile, readGguf } from "../../src/model/gguf.ts
 import { metaBool, metaFloat, metaInt, metaString } from "../../src/model/metadata.ts";
 import { fixture } from "../support/fixtures.ts";
 import * as write from "../support/gguf-writer.ts";
+import { refused } from "../support/refused.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "caldrix-gguf-"));
 afterAll(() => rmSync(dir, { recursive: true }));
@@ -26,17 +27,6 @@ function read(file: write.RawGguf): GgufFile {
 
 function array(file: GgufFile, key: string): GgufArray {
   return file.metadata.get(key)!.value as GgufArray;
-}
-
-/** The ModelError a call throws; another error or none fails the test. */
-function refused(run: () => unknown): string {
-  try {
-    run();
-  } catch (e) {
-    expect(e).toBeInstanceOf(ModelError);
-    return (e as Error).message;
-  }
-  throw new Error("was accepted");
 }
 
 const scalar = (type: number, bytes: ArrayBuffer) => ({ type, bytes: new Uint8Array(bytes) });

@@ -8,6 +8,7 @@ import { ModelError } from "../../src/errors.ts";
 import { duplicateKey } from "../../src/model/json-file.ts";
 import { readSafetensors } from "../../src/model/safetensors.ts";
 import { fixture } from "../support/fixtures.ts";
+import { refused } from "../support/refused.ts";
 
 /** A file of a header and `dataBytes` zeros. */
 function file(header: string, dataBytes: number): Buffer {
@@ -30,16 +31,6 @@ function folder<T>(files: Record<string, Buffer | string>, run: (dir: string) =>
 function single(header: unknown, dataBytes: number) {
   const text = typeof header === "string" ? header : JSON.stringify(header);
   return folder({ "model.safetensors": file(text, dataBytes) }, readSafetensors);
-}
-
-function refused(run: () => unknown): string {
-  try {
-    run();
-  } catch (e) {
-    expect(e).toBeInstanceOf(ModelError);
-    return (e as Error).message;
-  }
-  throw new Error("was accepted");
 }
 
 const entry = (dtype: string, shape: number[], begin: number, end: number) => ({
