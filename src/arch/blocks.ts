@@ -7,6 +7,7 @@ import type { NormOptions, PlanBuilder, Reg, Weight } from "../model/plan.ts";
 import type { Activation } from "../model/plan-format.ts";
 import type { TensorInfo } from "../model/types.ts";
 import type { Weights } from "../model/weights.ts";
+import type { ArchPlan } from "./types.ts";
 
 /** Our name of a tensor -> its name in safetensors and in GGUF files; # is the layer. */
 export type TensorNames = Readonly<Record<string, readonly [hf: string, gguf: string]>>;
@@ -256,10 +257,14 @@ export function logits(b: Build, r: Registers, embed: Weight): void {
   p.matmul(r.logits, r.out, head);
 }
 
-/** Tensors that may be in a file and change nothing: a tied head's copy, stored rope frequencies. */
-export function refuseUnused(b: Build): void {
+/** The finished plan, once every tensor of the file has found its place. */
+export function finish(b: Build, r: Registers): ArchPlan {
+  // What may be in a file and change nothing: a tied head's copy, stored rope frequencies.
   const head = tensorName(b, "head");
   b.w.refuseUnused((name) => (b.c.tied && name === head) || name.endsWith(".rotary_emb.inv_freq"));
+  const { vocabSize, contextLength } = b.c;
+  const plan = b.p.finish({ vocab: vocabSize, context: contextLength, logits: r.logits });
+  return { plan, vocabSize, contextLength };
 }
 
 /** Divisors of rope frequencies that llama.cpp stores for llama3 scaling, or null. */

@@ -29,13 +29,13 @@ import {
   DECODER_TENSORS,
   decoderRegisters,
   embedding,
+  finish,
   gateUp,
   logits,
   norm,
   project,
   qkNorm,
   qkv,
-  refuseUnused,
   ropeTable,
   type TensorNames,
 } from "./blocks.ts";
@@ -174,13 +174,7 @@ function build(source: ModelSource): ArchPlan {
   }
   logits(b, r, embed);
   if (c.finalSoftcap > 0) p.softcap(r.logits, c.finalSoftcap);
-  refuseUnused(b);
-  const { vocabSize, contextLength } = c;
-  return {
-    plan: p.finish({ vocab: vocabSize, context: contextLength, logits: r.logits }),
-    vocabSize,
-    contextLength,
-  };
+  return finish(b, r);
 }
 
 export const gemma3: Arch = {

@@ -21,12 +21,12 @@ import {
   DECODER_TENSORS,
   decoderRegisters,
   embedding,
+  finish,
   gateUp,
   logits,
   norm,
   project,
   qkv,
-  refuseUnused,
   ropeDivisors,
   ropeTable,
   tensorName,
@@ -91,13 +91,7 @@ function build(source: ModelSource): ArchPlan {
     project(b, r.x, r.act, "down", l, { bias: c.mlpBias, add: true });
   }
   logits(b, r, embed);
-  refuseUnused(b);
-  const { vocabSize, contextLength } = c;
-  return {
-    plan: p.finish({ vocab: vocabSize, context: contextLength, logits: r.logits }),
-    vocabSize,
-    contextLength,
-  };
+  return finish(b, r);
 }
 
 export const llama: Arch = { id: "llama", modelTypes: ["llama"], ggufName: "llama", build };

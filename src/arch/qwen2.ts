@@ -20,12 +20,12 @@ import {
   DECODER_TENSORS,
   decoderRegisters,
   embedding,
+  finish,
   gateUp,
   logits,
   norm,
   project,
   qkv,
-  refuseUnused,
   refuseWindow,
   ropeTable,
 } from "./blocks.ts";
@@ -68,13 +68,7 @@ function build(source: ModelSource): ArchPlan {
     project(b, r.x, r.act, "down", l, { bias: false, add: true });
   }
   logits(b, r, embed);
-  refuseUnused(b);
-  const { vocabSize, contextLength } = c;
-  return {
-    plan: p.finish({ vocab: vocabSize, context: contextLength, logits: r.logits }),
-    vocabSize,
-    contextLength,
-  };
+  return finish(b, r);
 }
 
 export const qwen2: Arch = { id: "qwen2", modelTypes: ["qwen2"], ggufName: "qwen2", build };

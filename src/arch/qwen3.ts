@@ -21,13 +21,13 @@ import {
   DECODER_TENSORS,
   decoderRegisters,
   embedding,
+  finish,
   gateUp,
   logits,
   norm,
   project,
   qkNorm,
   qkv,
-  refuseUnused,
   refuseWindow,
   ropeTable,
   tensorName,
@@ -81,13 +81,7 @@ function build(source: ModelSource): ArchPlan {
     project(b, r.x, r.act, "down", l, { bias: false, add: true });
   }
   logits(b, r, embed);
-  refuseUnused(b);
-  const { vocabSize, contextLength } = c;
-  return {
-    plan: p.finish({ vocab: vocabSize, context: contextLength, logits: r.logits }),
-    vocabSize,
-    contextLength,
-  };
+  return finish(b, r);
 }
 
 export const qwen3: Arch = { id: "qwen3", modelTypes: ["qwen3"], ggufName: "qwen3", build };

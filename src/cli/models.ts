@@ -9,7 +9,7 @@ import { printPlan } from "../model/plan-format.ts";
 import { print } from "./output.ts";
 import { megabytes } from "./progress.ts";
 import { chooseModel, provideModel, unknownModel } from "./resolve.ts";
-import { type StopSignal, watchSignals } from "./signals.ts";
+import { EXIT_INTERRUPTED, stopOnSignal } from "./signals.ts";
 
 /** Fetches a catalogue model; prints where it lies. */
 export async function pull(args: readonly string[]): Promise<number> {
@@ -17,12 +17,7 @@ export async function pull(args: readonly string[]): Promise<number> {
   const choice = chooseModel(word);
   if (choice?.kind === "path") throw new ModelError(`${word} is on this machine: nothing to fetch`);
   if (!choice) throw unknownModel(word ?? "");
-  const stop = new AbortController();
-  let by: StopSignal | null = null;
-  const unwatch = watchSignals((signal) => {
-    by = signal;
-    stop.abort();
-  });
+  const stop = stopOnSignal();
   try {
     const { path } = await provideModel(choice, stop.signal, false);
     await print(`${path}\n`);
@@ -30,9 +25,9 @@ export async function pull(args: readonly string[]): Promise<number> {
   } catch (error) {
     if (!stop.signal.aborted) throw error;
     process.stderr.write("\ncaldrix: stopped\n");
-    return by === "SIGINT" ? 130 : 1;
+    return stop.by() === "SIGINT" ? EXIT_INTERRUPTED : 1;
   } finally {
-    unwatch();
+    stop.unwatch();
   }
 }
 

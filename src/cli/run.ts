@@ -9,11 +9,8 @@ import type { FlagValues } from "./flags.ts";
 import { loadUnlessStopped } from "./load.ts";
 import { print } from "./output.ts";
 import { chooseModel, type ModelChoice, unknownModel } from "./resolve.ts";
-import { type StopSignal, watchSignals } from "./signals.ts";
+import { EXIT_INTERRUPTED, type Stoppable, stopOnSignal } from "./signals.ts";
 import { openTerminal } from "./terminal.ts";
-
-/** Ended by Ctrl-C, as shells report it. */
-const EXIT_INTERRUPTED = 130;
 
 /** Runs a prompt or a chat; returns the exit code. */
 export async function run(args: readonly string[], flags: FlagValues): Promise<number> {
@@ -53,17 +50,10 @@ async function readStdin(): Promise<string> {
 }
 
 async function once(choice: ModelChoice, flags: FlagValues, prompt: string): Promise<number> {
-  const stop = new AbortController();
-  let by: StopSignal | "closed" | null = null;
-  const unwatch = watchSignals((signal) => {
-    by ??= signal;
-    stop.abort();
-  });
+  const stop = stopOnSignal();
   const write = async (text: string): Promise<void> => {
     // The reader of our output has left (`| head`): nobody wants the rest.
-    if (await print(text)) return;
-    by ??= "closed";
-    stop.abort();
+    if (!(await print(text))) stop.stop();
   };
   try {
     const loaded = await loadUnlessStopped(choice, flags, 1, stop.signal);
@@ -74,14 +64,14 @@ async function once(choice: ModelChoice, flags: FlagValues, prompt: string): Pro
   } catch (error) {
     if (!stop.signal.aborted) throw error;
   } finally {
-    unwatch();
+    stop.unwatch();
   }
-  return exitCode(by);
+  return exitCode(stop);
 }
 
 /** SIGTERM is a clean end. */
-function exitCode(by: StopSignal | "closed" | null): number {
-  return by === "SIGINT" ? EXIT_INTERRUPTED : 0;
+function exitCode(stop: Stoppable): number {
+  return stop.by() === "SIGINT" ? EXIT_INTERRUPTED : 0;
 }
 
 async function say(
@@ -104,14 +94,9 @@ async function say(
 }
 
 async function talk(choice: ModelChoice, flags: FlagValues): Promise<number> {
-  const stop = new AbortController();
-  let by: StopSignal | null = null;
-  const unwatch = watchSignals((signal) => {
-    by ??= signal;
-    stop.abort();
-  });
-  const loaded = await loadUnlessStopped(choice, flags, 1, stop.signal).finally(unwatch);
-  if (loaded === null) return exitCode(by);
+  const stop = stopOnSignal();
+  const loaded = await loadUnlessStopped(choice, flags, 1, stop.signal).finally(stop.unwatch);
+  if (loaded === null) return exitCode(stop);
   const { model, engine } = loaded;
   process.stdout.write(
     `${model.name}${model.template ? "" : " (a base model: it goes on with your text)"}; /help for help\n`,

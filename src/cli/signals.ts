@@ -4,6 +4,9 @@
 /** Signals closer together than this are one; a person's second Ctrl-C comes later. */
 const MERGE_MS = 250;
 
+/** What a shell expects of a program that Ctrl-C ended. */
+export const EXIT_INTERRUPTED = 130;
+
 export type StopSignal = "SIGINT" | "SIGTERM";
 
 /**
@@ -27,4 +30,26 @@ export function watchSignals(onSignal: (signal: StopSignal, count: number) => vo
     process.off("SIGINT", onInt);
     process.off("SIGTERM", onTerm);
   };
+}
+
+/** Work that the first signal stops, and which one it was. */
+export interface Stoppable {
+  readonly signal: AbortSignal;
+  /** Stops the work without a signal. */
+  stop(): void;
+  /** The signal that stopped it, or null. */
+  by(): StopSignal | null;
+  /** Ends the watching. */
+  unwatch(): void;
+}
+
+/** Watches for the signal that stops the work at hand. */
+export function stopOnSignal(): Stoppable {
+  const controller = new AbortController();
+  let by: StopSignal | null = null;
+  const unwatch = watchSignals((signal) => {
+    if (!controller.signal.aborted) by = signal;
+    controller.abort();
+  });
+  return { signal: controller.signal, stop: () => controller.abort(), by: () => by, unwatch };
 }
