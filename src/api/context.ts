@@ -25,6 +25,8 @@ export interface ServerOptions {
   /** Host names taken besides the loopback ones; only looked at when bound to loopback. */
   readonly allowedHosts: readonly string[];
   readonly metricsCompat: "none" | "vllm";
+  /** The second contract: fewer fields, stable error codes, admission by bytes (docs/strict.md). */
+  readonly strict: boolean;
   /** Seconds that a connection may stay open without a request; absent: the server's own bound. */
   readonly idleSeconds?: number;
   /** Takes one line; never holds text of a request or a reply. */

@@ -1,5 +1,5 @@
 // Errors on the wire: any thrown value becomes one ApiError, and that one JSON body and Response.
-// Only here are error bodies written; another error form belongs beside openAiErrorBody. Called by
+// Only here are error bodies written. Called by
 // server.ts for answers and by stream.ts for the event that ends a broken stream.
 
 import { EngineError } from "../engine/types.ts";
@@ -23,6 +23,8 @@ const RETRY_QUEUE_SECONDS = 1;
 const RETRY_UNAVAILABLE_SECONDS = 5;
 
 const SHUTTING_DOWN = "shutting_down";
+/** A bug of this server: none of the contract's codes says that. */
+const INTERNAL = "internal";
 const ENGINE_FAILED = "the engine failed during the request";
 const ENGINE_STOPPED = "the engine is unavailable";
 
@@ -49,23 +51,41 @@ export function toApiError(
   if (error instanceof ClientGone) return new ApiError(CLIENT_GONE_STATUS, error.message, null);
   if (error instanceof EngineError) {
     log(`request ${requestId}: engine: ${error.message}`);
-    return error.stopped ? engineUnavailable() : new ApiError(500, ENGINE_FAILED, null);
+    return error.stopped
+      ? engineUnavailable()
+      : new ApiError(500, ENGINE_FAILED, null, "upstream_protocol");
   }
   const what = error instanceof Error ? `${error.name} at ${firstFrame(error)}` : typeof error;
   log(`request ${requestId}: internal error: ${what}`);
   return new ApiError(500, "internal error", null);
 }
 
-/** The OpenAI error object, keys in alphabetical order; `code` is null in this form. */
-export function openAiErrorBody(error: ApiError): string {
-  return JSON.stringify({
-    error: { code: null, message: error.message, param: error.param, type: typeOf(error.status) },
-  });
+/**
+ * The error object of an answer or event. Default mode: OpenAI's, keys in alphabetical order, `code`
+ * null. Strict mode: a stable code and a message, which then names the field.
+ */
+export function errorBody(error: ApiError, strict: boolean): string {
+  const { message, param, status } = error;
+  if (!strict)
+    return JSON.stringify({ error: { code: null, message, param, type: typeOf(status) } });
+  return JSON.stringify({ error: { code: codeOf(error), message: strictMessage(error) } });
+}
+
+/** The stable code of an error, for the strict mode and the WebSocket. */
+export function codeOf({ code, status }: ApiError): string {
+  if (code !== null) return code;
+  return status >= 500 ? INTERNAL : "invalid_request";
+}
+
+/** An error's words where no `param` goes beside them. */
+export function strictMessage({ message, param }: ApiError): string {
+  return param === null ? message : `${param}: ${message}`;
 }
 
 /** The HTTP answer to an error. */
 export function errorResponse(
   error: ApiError,
+  strict: boolean,
   extra: Readonly<Record<string, string>> = {},
 ): Response {
   const headers = new Headers(extra);
@@ -81,7 +101,7 @@ export function errorResponse(
   if (error.status === 413 || error.status === 408 || error.code === SHUTTING_DOWN) {
     headers.set("connection", "close");
   }
-  return new Response(openAiErrorBody(error), { status: error.status, headers });
+  return new Response(errorBody(error, strict), { status: error.status, headers });
 }
 
 function typeOf(status: number): string {

@@ -69,14 +69,20 @@ export const COMPLETION_FORMAT: ReplyFormat = {
     }),
 };
 
-/** The frames that end a stream, in the contract's order: finish, usage when asked for, done. */
+/**
+ * The frames that end a stream: finish, usage when it is wanted, done. The strict mode's contract puts
+ * the usage before the finish.
+ */
 export function endFrames(
   frames: FrameWriters,
   reason: FinishReason,
   ids: ShownIds,
   usage: Usage | null,
+  usageFirst: boolean,
 ): string {
-  return frames.finish(reason, ids) + (usage === null ? "" : frames.usage(usage)) + DONE_FRAME;
+  const counts = usage === null ? "" : frames.usage(usage);
+  const finish = frames.finish(reason, ids);
+  return (usageFirst ? counts + finish : finish + counts) + DONE_FRAME;
 }
 
 /** A frame around a whole JSON object, such as an error body. */

@@ -85,6 +85,7 @@ export function startServer(options: ServerOptions): RunningServer {
       for (const [name, value] of corsHeaders(request, options.corsOrigins)) {
         response.headers.set(name, value);
       }
+      if (isStream(response)) return response;
       const route = ROUTES.has(call.route) ? call.route : "other";
       context.telemetry.answered(route, response.status);
       return response;
@@ -97,7 +98,7 @@ export function startServer(options: ServerOptions): RunningServer {
       return await route(call);
     } catch (error) {
       const known = toApiError(error, call.id, options.log);
-      return errorResponse(known);
+      return errorResponse(known, options.strict);
     }
   }
 
@@ -113,7 +114,7 @@ export function startServer(options: ServerOptions): RunningServer {
     if (handler !== undefined) return handler(context, call);
     const allow = allowed(methods).join(", ");
     const error = new ApiError(405, `${method} is not served here; use ${allow}`, null);
-    return errorResponse(error, { allow });
+    return errorResponse(error, options.strict, { allow });
   }
 
   async function settled(timeoutMs: number): Promise<void> {

@@ -64,6 +64,7 @@ function listen({ model, engine }: Loaded, servedName: string, flags: FlagValues
       corsOrigins: flags["cors-origin"],
       allowedHosts: flags["allowed-host"],
       metricsCompat: flags["metrics-compat"] ?? "none",
+      strict: false,
       log: (line) => process.stderr.write(`caldrix: ${line}\n`),
     });
   } catch (error) {

@@ -108,6 +108,7 @@ export function startTestServer(options: TestServerOptions = {}): TestServer {
     corsOrigins: [],
     allowedHosts: [],
     metricsCompat: "none",
+    strict: false,
     log: (line) => lines.push(line),
     ...rest,
   });

@@ -18,7 +18,7 @@ describe("error answers", () => {
   ];
   for (const [status, type, headers] of cases) {
     test(`a ${status} has the type ${type} and its headers`, async () => {
-      const response = errorResponse(new ApiError(status, "m", "p", "some_code"));
+      const response = errorResponse(new ApiError(status, "m", "p", "some_code"), false);
       expect(response.status).toBe(status);
       expect(await response.text()).toBe(
         `{"error":{"code":null,"message":"m","param":"p","type":"${type}"}}`,

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { openAiErrorBody } from "../../src/api/errors.ts";
+import { errorBody } from "../../src/api/errors.ts";
 import { reply } from "../../src/api/reply.ts";
 import {
   CHAT_FORMAT,
@@ -36,7 +36,7 @@ describe("the contract's captured exchanges, byte for byte", () => {
     expect(
       frames.text("<think>", null) +
         frames.text("\n", null) +
-        endFrames(frames, "length", null, null),
+        endFrames(frames, "length", null, null, false),
     ).toBe(
       'data: {"choices":[{"delta":{"content":"<think>"},"finish_reason":null,"index":0}],"created":1792079068,"id":"chatcmpl-2","model":"Qwen/Qwen3-0.6B","object":"chat.completion.chunk"}\n\n' +
         'data: {"choices":[{"delta":{"content":"\\n"},"finish_reason":null,"index":0}],"created":1792079068,"id":"chatcmpl-2","model":"Qwen/Qwen3-0.6B","object":"chat.completion.chunk"}\n\n' +
@@ -58,7 +58,7 @@ describe("the contract's captured exchanges, byte for byte", () => {
     expect(modelsBody("Qwen/Qwen3-0.6B")).toBe(
       '{"data":[{"id":"Qwen/Qwen3-0.6B","object":"model","owned_by":"inferno"}],"object":"list"}',
     );
-    expect(openAiErrorBody(new ApiError(400, "must be 0 < p <= 1, got 2", "top_p", "x"))).toBe(
+    expect(errorBody(new ApiError(400, "must be 0 < p <= 1, got 2", "top_p", "x"), false)).toBe(
       '{"error":{"code":null,"message":"must be 0 < p <= 1, got 2","param":"top_p","type":"invalid_request_error"}}',
     );
   });
@@ -66,7 +66,7 @@ describe("the contract's captured exchanges, byte for byte", () => {
 
 test("the usage frame has no choices and comes before [DONE]", () => {
   const frames = COMPLETION_FORMAT.frames(head);
-  const end = endFrames(frames, "stop", [7], { promptTokens: 1, completionTokens: 2 });
+  const end = endFrames(frames, "stop", [7], { promptTokens: 1, completionTokens: 2 }, false);
   const tail =
     '"created":1792079067,"id":"chatcmpl-1","model":"Qwen/Qwen3-0.6B","object":"text_completion"';
   expect(end).toBe(
