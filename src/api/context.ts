@@ -48,7 +48,10 @@ export interface Call {
 export interface ServerContext {
   readonly options: ServerOptions;
   readonly bodyLimitBytes: number;
+  /** Of the mode this server is in. */
   readonly bodies: BodyReaders;
+  /** Of the second contract, which the WebSocket speaks in both modes. */
+  readonly strictBodies: BodyReaders;
   readonly admission: Admission;
   readonly telemetry: Telemetry;
   /** Number of the next reply id. */

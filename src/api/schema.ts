@@ -1,7 +1,7 @@
 // Request bodies of the chat and completions routes: JSON in, one exact record out, or an ApiError
 // 400 that names the field. zod walks the fields and collects issues; the checks and the messages
-// are the contract's. Fields are checked in the order written here. Called by chat.ts and
-// completions.ts.
+// are the contract's. Fields are checked in the order written here. The strict readers know fewer
+// fields and refuse the rest. Called by chat.ts, completions.ts and websocket.ts.
 
 import { z } from "zod";
 import {
@@ -31,6 +31,9 @@ const MAX_STOP_BYTES = 256;
 const MAX_SEED = 2n ** 64n - 1n;
 /** Larger counts mean "no limit" long before this; keeps them in an int32. */
 const MAX_COUNT = 2 ** 31 - 1;
+
+/** The roles of the second contract. */
+const PLAIN_ROLES: readonly string[] = ["system", "user", "assistant"];
 
 /** What a server was started with, for fields a request leaves out. A null seed: a fresh one. */
 export interface SamplingDefaults {
@@ -89,12 +92,16 @@ class Refusal {
   }
 }
 
-/**
- * Makes the body readers of one server.
- * @param servedName the one accepted value of `model`
- * @param vocabSize token ids of a prompt are below it
- */
-export function createBodyReaders(servedName: string, vocabSize: number): BodyReaders {
+/** What the readers of one server are made for. */
+export interface ReaderOptions {
+  /** The one accepted value of `model`. */
+  readonly servedName: string;
+  /** Token ids of a prompt are below it. */
+  readonly vocabSize: number;
+}
+
+/** Makes the readers of the default mode, which ignore fields they do not know. */
+export function createBodyReaders({ servedName, vocabSize }: ReaderOptions): BodyReaders {
   const model = { model: field((value) => readModel(value, servedName)) };
   const notThere = (instead: string) =>
     field((value) => {
@@ -123,6 +130,52 @@ export function createBodyReaders(servedName: string, vocabSize: number): BodyRe
       return { ...generationFields(body), prompt: body.prompt };
     },
   };
+}
+
+/**
+ * Makes the readers of the second contract, which refuse every field it does not name.
+ * @param defaultMaxTokens what an absent max_tokens means; null: no limit
+ */
+export function createStrictReaders(
+  { servedName }: Pick<ReaderOptions, "servedName">,
+  defaultMaxTokens: number | null,
+): BodyReaders {
+  const model = { model: field((value) => readModel(value, servedName)) };
+  const chat = z.object({ ...model, ...STRICT_FIELDS, messages: field(readPlainMessages) });
+  const completion = z.object({ ...model, ...STRICT_FIELDS, prompt: field(readText) });
+  const generation = (body: StrictRecord): GenerationFields => ({
+    sampling: {
+      ...INHERITED_SAMPLING,
+      temperature: body.temperature,
+      topP: body.top_p,
+      seed: body.seed,
+    },
+    maxTokens: body.max_tokens ?? defaultMaxTokens,
+    stop: body.stop,
+    stream: body.stream,
+    includeUsage: false,
+    returnTokenIds: false,
+    ignoreEos: false,
+  });
+  return {
+    chat(document) {
+      requireKnown(chat, document);
+      const body = check(chat, document);
+      return { ...generation(body), messages: body.messages };
+    },
+    completion(document) {
+      requireKnown(completion, document);
+      const body = check(completion, document);
+      return { ...generation(body), prompt: body.prompt };
+    },
+  };
+}
+
+/** @throws ApiError 400 for the first field that the schema does not know, or that comes twice */
+function requireKnown(schema: z.ZodObject, document: JsonDocument): void {
+  if (!isJsonObject(document.value)) return;
+  const unknown = document.value.keys().find((name) => !Object.hasOwn(schema.shape, name));
+  if (unknown !== undefined) throw new ApiError(400, "unknown field", pathText([unknown]));
 }
 
 /** A zod schema around one check. The value arrives as JsonValue: check() built the record. */
@@ -182,6 +235,27 @@ const GENERATION_FIELDS = {
   stream_options: field(readStreamOptions),
   return_token_ids: field(readFlag),
   ignore_eos: field(readFlag),
+};
+
+const STRICT_FIELDS = {
+  temperature: GENERATION_FIELDS.temperature,
+  top_p: GENERATION_FIELDS.top_p,
+  seed: GENERATION_FIELDS.seed,
+  max_tokens: GENERATION_FIELDS.max_tokens,
+  stop: GENERATION_FIELDS.stop,
+  stream: GENERATION_FIELDS.stream,
+};
+
+type StrictRecord = Pick<GenerationRecord, keyof typeof STRICT_FIELDS>;
+
+/** Of the sampling fields that a request does not name, the server's settings. */
+const INHERITED_SAMPLING: RequestedSampling = {
+  temperature: null,
+  topK: null,
+  topP: null,
+  minP: null,
+  repetitionPenalty: null,
+  seed: null,
 };
 
 interface GenerationRecord {
@@ -322,14 +396,29 @@ function readPrompt(
   return ids;
 }
 
+function readText(value: JsonValue | undefined): string | Refusal {
+  return typeof value === "string" ? value : must("a string", value);
+}
+
 function readMessages(value: JsonValue | undefined): readonly ChatMessage[] | Refusal {
+  return readEach(value, readMessage);
+}
+
+function readPlainMessages(value: JsonValue | undefined): readonly ChatMessage[] | Refusal {
+  return readEach(value, readPlainMessage);
+}
+
+function readEach(
+  value: JsonValue | undefined,
+  read: (message: JsonValue) => ChatMessage | Refusal,
+): readonly ChatMessage[] | Refusal {
   if (!Array.isArray(value)) return must("an array of messages", value);
   if (value.length < 1 || value.length > MAX_MESSAGES) {
     return new Refusal(`must hold 1 to ${MAX_MESSAGES} messages, got ${value.length}`);
   }
   const messages: ChatMessage[] = [];
   for (let i = 0; i < value.length; i++) {
-    const message = readMessage(value[i]);
+    const message = read(value[i]);
     if (message instanceof Refusal) return new Refusal(message.message, [i, ...message.path]);
     messages.push(message);
   }
@@ -347,6 +436,20 @@ function readMessage(value: JsonValue): ChatMessage | Refusal {
   if (content instanceof Refusal) return content;
   // The newer name of the same role; templates know the older one.
   return { role: role === "developer" ? "system" : role, content };
+}
+
+/** A message of the second contract: a role of three, text, and nothing else. */
+function readPlainMessage(value: JsonValue): ChatMessage | Refusal {
+  if (!isJsonObject(value)) return must("an object with role and content", value);
+  const unknown = value.keys().find((name) => name !== "role" && name !== "content");
+  if (unknown !== undefined) return new Refusal("unknown field", [unknown]);
+  const role = value.get("role");
+  if (typeof role !== "string" || !PLAIN_ROLES.includes(role)) {
+    return new Refusal(`must be one of ${PLAIN_ROLES.join(", ")}`, ["role"]);
+  }
+  const content = value.get("content");
+  if (typeof content !== "string") return must("a string", content, ["content"]);
+  return { role, content };
 }
 
 function readContent(role: string, message: JsonObject): string | Refusal {

@@ -9,12 +9,15 @@ import type { Call, Handler, ServerContext, ServerOptions } from "./context.ts";
 import { engineUnavailable, errorResponse, shuttingDown, toApiError } from "./errors.ts";
 import { corsHeaders, isLoopback, preflight, requireHost } from "./origin.ts";
 import { modelsBody } from "./respond.ts";
-import { createBodyReaders } from "./schema.ts";
+import { createBodyReaders, createStrictReaders } from "./schema.ts";
 import { STREAM_HEADERS } from "./stream.ts";
 import { createTelemetry } from "./telemetry.ts";
 
 /** The contract's body limit for a text model. */
 const BODY_LIMIT_BYTES = 4 * 2 ** 20;
+
+/** The answer's limit when a strict request names none. */
+const STRICT_MAX_TOKENS = 512;
 
 /**
  * Seconds after which the runtime drops a connection on which nothing comes: half a header, or no
@@ -141,17 +144,18 @@ export function startServer(options: ServerOptions): RunningServer {
 }
 
 function createContext(options: ServerOptions): ServerContext {
-  const { engine, model } = options;
+  const { engine, model, servedName } = options;
+  const vocabSize = Math.min(model.vocabSize, model.tokenizer.vocabSize);
+  const maxTokens = options.strict ? STRICT_MAX_TOKENS : null;
+  const strictBodies = createStrictReaders({ servedName }, maxTokens);
   const notes = new Set<string>();
   const bodyStop = new AbortController();
   let replies = 0;
   return {
     options,
     bodyLimitBytes: BODY_LIMIT_BYTES,
-    bodies: createBodyReaders(
-      options.servedName,
-      Math.min(model.vocabSize, model.tokenizer.vocabSize),
-    ),
+    bodies: options.strict ? strictBodies : createBodyReaders({ servedName, vocabSize }),
+    strictBodies,
     admission: createAdmission(engine.maxRows, options.queueDepth),
     telemetry: createTelemetry(engine.maxRows * engine.context, options.metricsCompat),
     nextReply: () => ++replies,

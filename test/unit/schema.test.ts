@@ -3,7 +3,7 @@ import { createBodyReaders } from "../../src/api/schema.ts";
 import { parseJson } from "../../src/decide/json.ts";
 import { ApiError } from "../../src/errors.ts";
 
-const readers = createBodyReaders("m", 300);
+const readers = createBodyReaders({ servedName: "m", vocabSize: 300 });
 const encoder = new TextEncoder();
 
 /** A body of valid fields and these members, spelled as given. */
