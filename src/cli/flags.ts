@@ -15,7 +15,7 @@ export const COMMANDS = {
 
 export type CommandName = keyof typeof COMMANDS;
 
-type Kind = "integer" | "number" | "seconds" | "seed" | "text" | "choice" | "list";
+type Kind = "integer" | "number" | "seconds" | "seed" | "text" | "choice" | "list" | "switch";
 
 interface Flag {
   readonly name: string;
@@ -34,6 +34,8 @@ interface Flag {
   readonly help: string;
 }
 
+/** The values of a switch, for its variable and after "=". */
+const SWITCH: readonly string[] = ["true", "false"];
 /** Far above any request; keeps counts inside 32 bits. */
 const MAX_INT = 2 ** 31 - 1;
 /** A KV row of more positions than the C library allows (CX_MAX_CONTEXT). */
@@ -48,7 +50,8 @@ export const FLAGS = [
     name: "port",
     kind: "integer",
     commands: ["serve"],
-    fallback: "8425",
+    fallback: null,
+    without: "8425; with --strict 8080",
     min: 0,
     max: 65535,
     help: "port to listen on; 0 takes a free one",
@@ -182,11 +185,11 @@ export const FLAGS = [
     kind: "seconds",
     commands: ["serve"],
     fallback: null,
-    without: "none",
+    without: "none; with --strict 300",
     min: 0,
     max: MAX_SECONDS,
     above: true,
-    help: "longest a request may take, in seconds",
+    help: "longest a request may take, in seconds; with --strict at most 300",
   },
   {
     name: "drain-timeout",
@@ -223,6 +226,14 @@ export const FLAGS = [
     help: "adds the gauges under another server's names to /metrics",
   },
   {
+    name: "strict",
+    kind: "switch",
+    commands: ["serve"],
+    fallback: null,
+    without: "off",
+    help: "serves the second contract: few fields, stable error codes, 4096 tokens",
+  },
+  {
     name: "max-tokens",
     kind: "integer",
     commands: ["run"],
@@ -245,14 +256,16 @@ export const FLAGS = [
 type Entry = (typeof FLAGS)[number];
 type ValueOfKind<F extends Entry> = F["kind"] extends "text"
   ? string
-  : F["kind"] extends "seed"
-    ? bigint
-    : F["kind"] extends "list"
-      ? readonly string[]
-      : F extends { readonly choices: readonly (infer C)[] }
-        ? C
-        : number;
-type ValueOf<F extends Entry> = F["kind"] extends "list"
+  : F["kind"] extends "switch"
+    ? boolean
+    : F["kind"] extends "seed"
+      ? bigint
+      : F["kind"] extends "list"
+        ? readonly string[]
+        : F extends { readonly choices: readonly (infer C)[] }
+          ? C
+          : number;
+type ValueOf<F extends Entry> = F["kind"] extends "list" | "switch"
   ? ValueOfKind<F>
   : F["fallback"] extends null
     ? ValueOfKind<F> | null
@@ -316,7 +329,7 @@ function readCommand(
     }
     const [name, attached] = split(word);
     const flag = findFlag(name, command);
-    const value = attached ?? rest[++i];
+    const value = attached ?? (flag.kind === "switch" ? "true" : rest[++i]);
     if (value === undefined) throw new UsageError(`${name} needs a value: ${wanted(flag)}`);
     given.set(flag.name, [...(given.get(flag.name) ?? []), value]);
   }
@@ -347,7 +360,10 @@ export function flagRows(command: CommandName): { flag: string; fallback: string
     const value =
       flag.kind === "choice" ? flag.choices?.join("|") : flag.kind === "list" ? "text" : flag.kind;
     return {
-      flag: `--${flag.name} ${flag.kind === "choice" ? value : `<${value}>`}`,
+      flag:
+        flag.kind === "switch"
+          ? `--${flag.name}`
+          : `--${flag.name} ${flag.kind === "choice" ? value : `<${value}>`}`,
       fallback: defaultOf(flag, command) ?? flag.without ?? "none",
       help: flag.help,
     };
@@ -426,6 +442,8 @@ function readValues(
       typed ?? (variable ? (flag.kind === "list" ? variable.split(",") : [variable]) : null);
     if (flag.kind === "list") {
       values[flag.name] = (texts ?? []).map((text) => String(read(flag, text.trim(), source)));
+    } else if (flag.kind === "switch") {
+      values[flag.name] = read(flag, texts?.at(-1) ?? "false", source) === "true";
     } else {
       const text = texts?.at(-1) ?? defaultOf(flag, command);
       values[flag.name] = text === null ? null : read(flag, text, source);
@@ -443,6 +461,9 @@ function read(flag: Flag, text: string, source: string): string | number | bigin
       return text;
     case "choice":
       if (!flag.choices?.includes(text)) throw refuse();
+      return text;
+    case "switch":
+      if (!SWITCH.includes(text)) throw refuse();
       return text;
     case "seed":
       if (!/^\d{1,20}$/.test(text) || BigInt(text) >= 2n ** 64n) throw refuse();
@@ -468,6 +489,8 @@ function wanted(flag: Flag): string {
       return "a text";
     case "choice":
       return flag.choices?.join(" or ") ?? "";
+    case "switch":
+      return SWITCH.join(" or ");
     case "seed":
       return "a whole number from 0 to 2^64-1";
     default: {

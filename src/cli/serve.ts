@@ -1,7 +1,8 @@
 // `caldrix serve`: load, listen, say how to call it, drain when told to stop.
 
+import { STRICT_CONTEXT } from "../api/prompt.ts";
 import { type RunningServer, startServer } from "../api/server.ts";
-import { ModelError } from "../errors.ts";
+import { ModelError, UsageError } from "../errors.ts";
 import type { LoadedModel } from "../model/types.ts";
 import type { FlagValues } from "./flags.ts";
 import { type Loaded, loadUnlessStopped, samplingOf } from "./load.ts";
@@ -10,8 +11,15 @@ import { megabytes } from "./progress.ts";
 import { chooseModel, unknownModel } from "./resolve.ts";
 import { watchSignals } from "./signals.ts";
 
+/** The contracts' ports. */
+const PORT = 8425;
+const STRICT_PORT = 8080;
+/** The second contract's upper bound. */
+const STRICT_DEADLINE_SECONDS = 300;
+
 /** Serves until a signal; returns the exit code. */
 export async function serve(args: readonly string[], flags: FlagValues): Promise<number> {
+  requireStrict(flags);
   const choice = chooseModel(args[0]);
   if (!choice) throw unknownModel(args[0] ?? "");
   const loading = new AbortController();
@@ -49,7 +57,8 @@ export async function serve(args: readonly string[], flags: FlagValues): Promise
 }
 
 function listen({ model, engine }: Loaded, servedName: string, flags: FlagValues): RunningServer {
-  const { host, port } = flags;
+  const { host, strict } = flags;
+  const port = flags.port ?? (strict ? STRICT_PORT : PORT);
   try {
     return startServer({
       model,
@@ -60,15 +69,33 @@ function listen({ model, engine }: Loaded, servedName: string, flags: FlagValues
       port,
       queueDepth: flags["queue-depth"],
       defaults: samplingOf(flags),
-      deadlineMs: flags.deadline === null ? null : flags.deadline * 1000,
+      deadlineMs: deadlineOf(flags),
       corsOrigins: flags["cors-origin"],
       allowedHosts: flags["allowed-host"],
       metricsCompat: flags["metrics-compat"] ?? "none",
-      strict: false,
+      strict,
       log: (line) => process.stderr.write(`caldrix: ${line}\n`),
     });
   } catch (error) {
     throw new ModelError(listenRefusal(error, host, port));
+  }
+}
+
+function deadlineOf({ deadline, strict }: FlagValues): number | null {
+  const seconds = deadline ?? (strict ? STRICT_DEADLINE_SECONDS : null);
+  return seconds === null ? null : seconds * 1000;
+}
+
+/** What the second contract fixes. @throws UsageError naming the flag that asks for more */
+function requireStrict({ strict, deadline, context }: FlagValues): void {
+  if (!strict) return;
+  if (deadline !== null && deadline > STRICT_DEADLINE_SECONDS) {
+    throw new UsageError(
+      `--deadline: with --strict at most ${STRICT_DEADLINE_SECONDS}, got ${deadline}`,
+    );
+  }
+  if (context !== null && context > STRICT_CONTEXT) {
+    throw new UsageError(`--context: with --strict at most ${STRICT_CONTEXT}, got ${context}`);
   }
 }
 

@@ -26,7 +26,7 @@ describe("command line", () => {
 
   test("gives every flag its default", () => {
     expect(parse("serve").flags).toEqual({
-      port: 8425,
+      port: null,
       host: "localhost",
       "served-name": null,
       "queue-depth": 64,
@@ -46,6 +46,7 @@ describe("command line", () => {
       "cors-origin": [],
       "allowed-host": [],
       "metrics-compat": null,
+      strict: false,
       "max-tokens": null,
       system: null,
     });
@@ -73,7 +74,7 @@ describe("command line", () => {
   });
 
   test("reads variables of the command's own flags only", () => {
-    expect(parse("run", { CALDRIX_PORT: "x" }).flags.port).toBe(8425);
+    expect(parse("run", { CALDRIX_PORT: "x" }).flags.port).toBeNull();
   });
 
   test("ends flags at --", () => {
@@ -159,7 +160,7 @@ describe("help and docs", () => {
     for (const flag of FLAGS) {
       for (const command of flag.commands) expect(helpText(command)).toContain(`--${flag.name} `);
     }
-    expect(helpText("serve")).toContain("(8425)");
+    expect(helpText("serve")).toContain("(8425; with --strict 8080)");
   });
 
   test("the example of a variable is one of the command's own", () => {
