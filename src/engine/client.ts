@@ -21,6 +21,9 @@ import {
   EngineError,
   type GenerationEvent,
   type GenerationRequest,
+  type Reading,
+  type ReadRequest,
+  type SharedPrefix,
 } from "./types.ts";
 
 export interface EngineClientOptions {
@@ -47,6 +50,12 @@ export interface OwnedEngine extends EngineClient {
 
 /** How often onProgress is called, in milliseconds: a bar that moves, at no cost. */
 const PROGRESS_EVERY_MS = 100;
+
+/**
+ * KV rows beside those that sequences run in: one for a shared prefix. Only one-at-a-time servers
+ * read decisions (the contract's rule), so only they need it; its memory is untouched until then.
+ */
+const prefixRows = (maxRows: number): number => (maxRows === 1 ? 1 : 0);
 
 /** A request that the worker has not ended yet. */
 interface Pending {
@@ -78,13 +87,14 @@ export async function createEngineClient(options: EngineClientOptions): Promise<
         progress,
       },
       limits: {
-        maxRows: options.maxRows,
+        maxRows: options.maxRows + prefixRows(options.maxRows),
         context,
         stepTokens: options.stepTokens,
         // One output a sequence and step, each at a token of its own.
         maxOut: Math.min(options.maxRows, options.stepTokens),
         threads: options.threads,
       },
+      maxRows: options.maxRows,
     });
     const { vocabSize } = options.model;
     const facts = { library, handle, counters, context, vocabSize, maxRows: options.maxRows };
@@ -128,6 +138,7 @@ function connect(worker: Worker, facts: Facts): OwnedEngine {
   const pending = new Map<number, Pending>();
   let running = 0;
   let nextId = 0;
+  let nextPrefix = 0;
   /** Why no more requests are taken. */
   let stopped: EngineError | null = null;
   let closing: Promise<void> | null = null;
@@ -250,9 +261,14 @@ function connect(worker: Worker, facts: Facts): OwnedEngine {
     return stream.iterable;
   }
 
-  function read(prompt: Int32Array, ids: Int32Array, signal: AbortSignal): Promise<Float32Array> {
+  function read(
+    { prompt, ids, prefix }: ReadRequest,
+    signal: AbortSignal,
+    started?: () => void,
+  ): Promise<Reading> {
     return new Promise((resolve, reject) => {
       signal.throwIfAborted();
+      let cachedTokens = 0;
       const stranger = ids.find((id) => id < 0 || id >= vocabSize);
       const refusal = refusalOf(prompt) ?? (stranger === undefined ? null : outside(stranger));
       if (refusal !== null) throw refusal;
@@ -266,14 +282,26 @@ function connect(worker: Worker, facts: Facts): OwnedEngine {
       };
       const take = (event: StepEvent): void => {
         if (event.kind === "failed") fail(new EngineError(event.message, false));
+        if (event.kind === "started") {
+          cachedTokens = event.cachedTokens;
+          started?.();
+        }
         if (event.kind !== "read") return;
         signal.removeEventListener("abort", onAbort);
-        resolve(event.logits);
+        resolve({ logits: event.logits, cachedTokens });
       };
-      const purpose: Purpose = { kind: "read", ids: [...ids] };
+      const purpose: Purpose = { kind: "read", ids: [...ids], prefix };
       const id = enter(prompt, purpose, { started: false, take, fail });
       signal.addEventListener("abort", onAbort, { once: true });
     });
+  }
+
+  function sharePrefix(length: number): SharedPrefix {
+    return { id: nextPrefix++, length };
+  }
+
+  function dropPrefix({ id }: SharedPrefix): void {
+    if (closing === null) send({ kind: "dropPrefix", id });
   }
 
   function close(): Promise<void> {
@@ -297,6 +325,8 @@ function connect(worker: Worker, facts: Facts): OwnedEngine {
     opened: facts.counters,
     submit,
     read,
+    sharePrefix,
+    dropPrefix,
     stats: () => ({ waiting: pending.size - running, running, stopped: stopped !== null }),
     close,
   };

@@ -12,6 +12,8 @@ export type Command =
       readonly plan: ArrayBuffer;
       readonly model: ModelOptions;
       readonly limits: EngineLimits;
+      /** KV rows that sequences run in; one more in `limits` keeps a shared prefix. */
+      readonly maxRows: number;
     }
   | {
       readonly kind: "submit";
@@ -20,6 +22,8 @@ export type Command =
       readonly purpose: Purpose;
     }
   | { readonly kind: "cancel"; readonly id: number }
+  /** Gives up a shared prefix. */
+  | { readonly kind: "dropPrefix"; readonly id: number }
   | { readonly kind: "close" };
 
 /** Worker to main thread. */

@@ -7,6 +7,7 @@ import { WANT } from "../native/layout.ts";
 import type { StepEvent } from "./protocol.ts";
 import { acquire, createRows, drop, occupy, type Rows, release } from "./rows.ts";
 import { generated, type Sequence } from "./sequence.ts";
+import type { SharedPrefix } from "./types.ts";
 
 export interface SchedulerState {
   readonly waiting: Sequence[];
@@ -14,6 +15,10 @@ export interface SchedulerState {
   readonly rows: Rows;
   /** Most tokens of one step. */
   readonly stepTokens: number;
+  /** The row beside those of `rows` that keeps a shared prefix; null: there is none. */
+  readonly prefixRow: number | null;
+  /** Whose prefix is in it; null: nobody's. The first to ask has it until it is dropped. */
+  prefixOwner: number | null;
 }
 
 /** Tokens [from, from + count) of a sequence; want is what its last one asks for. */
@@ -39,8 +44,13 @@ export interface StepPlan {
 }
 
 /** An idle scheduler. */
-export function createScheduler(maxRows: number, stepTokens: number): SchedulerState {
-  return { waiting: [], running: [], rows: createRows(maxRows), stepTokens };
+export function createScheduler(
+  maxRows: number,
+  stepTokens: number,
+  prefixRow: number | null = null,
+): SchedulerState {
+  const rows = createRows(maxRows);
+  return { waiting: [], running: [], rows, stepTokens, prefixRow, prefixOwner: null };
 }
 
 export function hasWork(state: SchedulerState): boolean {
@@ -63,26 +73,66 @@ export function plan(state: SchedulerState): StepPlan {
   let budget = state.stepTokens;
   for (const sequence of state.running) {
     if (budget === 0) break;
-    budget -= take(sequence, budget, parts);
+    keepPrefix(state, sequence, changes);
+    budget -= take(state, sequence, budget, parts);
   }
   while (budget > 0 && state.waiting.length > 0) {
     const sequence = state.waiting[0]!;
-    const found = acquire(state.rows, sequence.tokens.subarray(0, sequence.promptLength));
-    if (found === null) break;
+    const change = admit(state, sequence);
+    if (change === null) break;
     state.waiting.shift();
     state.running.push(sequence);
-    sequence.row = found.row;
-    sequence.computed = found.reused;
-    changes.push({ row: found.row, copyFrom: found.copyFrom, length: found.reused });
-    events.push({ kind: "started", id: sequence.id, cachedTokens: found.reused });
-    budget -= take(sequence, budget, parts);
+    changes.push(change);
+    events.push({ kind: "started", id: sequence.id, cachedTokens: change.length });
+    keepPrefix(state, sequence, changes);
+    budget -= take(state, sequence, budget, parts);
   }
   return { changes, parts, events };
 }
 
-/** Adds the next tokens of a sequence, at most `budget`; returns how many. */
-function take(sequence: Sequence, budget: number, parts: Part[]): number {
-  const count = Math.min(sequence.length - sequence.computed, budget);
+/** Gives a sequence its row, with as much of its prompt as is there already; null: no row is free. */
+function admit(state: SchedulerState, sequence: Sequence): RowChange | null {
+  const prompt = sequence.tokens.subarray(0, sequence.promptLength);
+  const found = acquire(state.rows, prompt);
+  if (found === null) return null;
+  const { row } = found;
+  const prefix = prefixOf(sequence);
+  const kept = prefix !== null && prefix.id === state.prefixOwner ? prefix.length : 0;
+  sequence.row = row;
+  if (state.prefixRow === null || kept <= found.reused) {
+    sequence.computed = found.reused;
+    return { row, copyFrom: found.copyFrom, length: found.reused };
+  }
+  sequence.computed = kept;
+  occupy(state.rows.rows[row]!, prompt, kept);
+  return { row, copyFrom: state.prefixRow, length: kept };
+}
+
+function prefixOf({ purpose }: Sequence): SharedPrefix | null {
+  return purpose.kind === "read" ? purpose.prefix : null;
+}
+
+/** The prefix that a sequence still has to put into the prefix row, or null. */
+function prefixToKeep(state: SchedulerState, sequence: Sequence): SharedPrefix | null {
+  const free = state.prefixRow !== null && state.prefixOwner === null;
+  return free ? prefixOf(sequence) : null;
+}
+
+/** Copies a shared prefix into the prefix row as soon as a sequence has computed it. */
+function keepPrefix(state: SchedulerState, sequence: Sequence, changes: RowChange[]): void {
+  const prefix = prefixToKeep(state, sequence);
+  if (prefix === null || sequence.computed < prefix.length) return;
+  changes.push({ row: state.prefixRow!, copyFrom: sequence.row, length: prefix.length });
+  state.prefixOwner = prefix.id;
+}
+
+/**
+ * Adds the next tokens of a sequence, at most `budget`; returns how many. A step ends where a prefix
+ * that is to be kept does: a recurrent state can be copied only where it stands.
+ */
+function take(state: SchedulerState, sequence: Sequence, budget: number, parts: Part[]): number {
+  const end = prefixToKeep(state, sequence)?.length ?? sequence.length;
+  const count = Math.min(end - sequence.computed, budget);
   const last = sequence.computed + count === sequence.length;
   const asked = sequence.purpose.kind === "read" ? WANT.logits : WANT.sample;
   parts.push({ sequence, from: sequence.computed, count, want: last ? asked : WANT.nothing });
@@ -151,8 +201,15 @@ export function cancel(state: SchedulerState, id: number): StepEvent | null {
   return { kind: "ended", id };
 }
 
-/** Ends a running sequence with an error and drops its row. */
+/** Frees the prefix row if it holds this prefix. */
+export function dropPrefix(state: SchedulerState, id: number): void {
+  if (state.prefixOwner === id) state.prefixOwner = null;
+}
+
+/** Ends a running sequence with an error and drops its row, and its prefix, which it may have made. */
 export function fail(state: SchedulerState, sequence: Sequence, message: string): StepEvent {
+  const prefix = prefixOf(sequence);
+  if (prefix !== null) dropPrefix(state, prefix.id);
   state.running.splice(state.running.indexOf(sequence), 1);
   drop(state.rows, sequence.row);
   return { kind: "failed", id: sequence.id, message };

@@ -1,7 +1,7 @@
 // One request inside the engine: its tokens so far and how many of them the model has seen.
 // It is waiting (row -1), running, or finished and forgotten; scheduler.ts moves it along.
 
-import type { SamplingParams } from "./types.ts";
+import type { SamplingParams, SharedPrefix } from "./types.ts";
 
 /** What a sequence is for: a reply, or the logits after its prompt. */
 export type Purpose =
@@ -11,7 +11,11 @@ export type Purpose =
       readonly stopIds: readonly number[];
       readonly sampling: SamplingParams;
     }
-  | { readonly kind: "read"; readonly ids: readonly number[] };
+  | {
+      readonly kind: "read";
+      readonly ids: readonly number[];
+      readonly prefix: SharedPrefix | null;
+    };
 
 export interface Sequence {
   readonly id: number;

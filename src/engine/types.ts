@@ -38,6 +38,31 @@ export class EngineError extends Error {
   }
 }
 
+/**
+ * Tokens that several prompts of one request begin with. The engine keeps what it computed of them,
+ * so that each later prompt starts there, whatever ran in between.
+ */
+export interface SharedPrefix {
+  readonly id: number;
+  /** Tokens; every prompt read with this prefix begins with the same ones, and has more. */
+  readonly length: number;
+}
+
+/** One prompt whose next token is only looked at (System One). */
+export interface ReadRequest {
+  readonly prompt: Int32Array;
+  /** Tokens whose logits are wanted. */
+  readonly ids: Int32Array;
+  readonly prefix: SharedPrefix | null;
+}
+
+export interface Reading {
+  /** Of ReadRequest.ids, in their order, after the prompt's last token. */
+  readonly logits: Float32Array;
+  /** Positions of the prompt that needed no computing. */
+  readonly cachedTokens: number;
+}
+
 export interface EngineClient {
   readonly maxRows: number;
   readonly context: number;
@@ -46,8 +71,17 @@ export interface EngineClient {
    * iterator is returned early, by ending without "done"; the row is free within one step.
    */
   submit(request: GenerationRequest, signal: AbortSignal): AsyncIterable<GenerationEvent>;
-  /** Logits of `ids` for the last token of a prompt (System One). */
-  read(prompt: Int32Array, ids: Int32Array, signal: AbortSignal): Promise<Float32Array>;
+  /**
+   * Queues a reading. Rejects with EngineError, or with the signal's reason once it aborts.
+   * @param started called when the prompt enters the engine
+   */
+  read(request: ReadRequest, signal: AbortSignal, started?: () => void): Promise<Reading>;
+  /**
+   * A prefix of `length` tokens for readings to come. It is kept if the engine has a place for it;
+   * nothing but speed depends on that. The caller must drop it.
+   */
+  sharePrefix(length: number): SharedPrefix;
+  dropPrefix(prefix: SharedPrefix): void;
   stats(): { readonly waiting: number; readonly running: number; readonly stopped: boolean };
   /** Stops the engine: waits for the running step, frees the library's memory. */
   close(): Promise<void>;

@@ -44,6 +44,9 @@ self.onmessage = ({ data }: MessageEvent<Command>) => {
       if (event !== null) report({ kind: "events", events: [event] });
       return;
     }
+    case "dropPrefix":
+      if (opened !== null) scheduler.dropPrefix(opened.state, data.id);
+      return;
     case "close":
       closeAll();
       report({ kind: "closed" });
@@ -61,9 +64,10 @@ function open(command: Extract<Command, { kind: "open" }>): void {
   let model: NativeModel | null = null;
   try {
     model = NativeModel.open(openLibrary(command.library), command.plan, command.model);
-    const { limits } = command;
+    const { limits, maxRows } = command;
     const engine = new NativeEngine(model, limits);
-    const state = scheduler.createScheduler(limits.maxRows, limits.stepTokens);
+    const prefixRow = limits.maxRows > maxRows ? maxRows : null;
+    const state = scheduler.createScheduler(maxRows, limits.stepTokens, prefixRow);
     opened = { model, engine, state, context: limits.context };
     report({ kind: "opened", handle: engine.handle, counters: engine.counters() });
   } catch (error) {

@@ -120,6 +120,14 @@ async function reply(
   return { ids, cached, reason };
 }
 
+async function logitsAfter(
+  engine: OwnedEngine,
+  prompt: Int32Array,
+  ids: Int32Array,
+): Promise<Float32Array> {
+  return (await engine.read({ prompt, ids, prefix: null }, NEVER)).logits;
+}
+
 /** Lets the event loop run until the engine is idle; returns how long that took in ms. */
 async function idle(engine: OwnedEngine): Promise<number> {
   const start = performance.now();
@@ -252,23 +260,55 @@ test("joins the tokens that a slow consumer has not taken", async () => {
 
 test("reads logits of some tokens, the same alone and beside a generation", async () => {
   const ids = Int32Array.of(0, 17, VOCAB - 1);
-  const alone = await withEngine({}, (engine) => engine.read(prompt(40), ids, NEVER));
+  const alone = await withEngine({}, (engine) => logitsAfter(engine, prompt(40), ids));
   expect(alone.length).toBe(3);
   expect(new Set(alone).size).toBe(3);
   await withEngine({ maxRows: 2, stepTokens: 8 }, async (engine) => {
     const [beside] = await Promise.all([
-      engine.read(prompt(40), ids, NEVER),
+      logitsAfter(engine, prompt(40), ids),
       reply(engine, request(prompt(30, 11))),
     ]);
     expect(beside).toEqual(alone);
     // The greedy token is the one with the largest logit.
-    const all = await engine.read(
-      prompt(40),
-      Int32Array.from({ length: VOCAB }, (_, i) => i),
-      NEVER,
-    );
+    const every = Int32Array.from({ length: VOCAB }, (_, i) => i);
+    const all = await logitsAfter(engine, prompt(40), every);
     const greedy = await reply(engine, request(prompt(40), { maxTokens: 1 }));
     expect(greedy.ids).toEqual([all.indexOf(Math.max(...all))]);
+  });
+});
+
+test("prompts of one request start from their kept prefix, with the same logits", async () => {
+  const ids = Int32Array.of(0, 17, VOCAB - 1);
+  const state = prompt(90);
+  const prompts = [1, 2, 3].map((n) => Int32Array.of(...state, n, n + 40, n * 9));
+  const alone: Float32Array[] = [];
+  for (const one of prompts) {
+    alone.push(await withEngine({}, (engine) => logitsAfter(engine, one, ids)));
+  }
+  await withEngine({ stepTokens: 64 }, async (engine) => {
+    const prefix = engine.sharePrefix(state.length);
+    const got: Float32Array[] = [];
+    const cached: number[] = [];
+    for (const one of prompts) {
+      let starts = 0;
+      const reading = await engine.read({ prompt: one, ids, prefix }, NEVER, () => starts++);
+      got.push(reading.logits);
+      cached.push(reading.cachedTokens);
+      expect(starts).toBe(1);
+      // Takes the only row for something else.
+      await reply(engine, request(prompt(120, 11)));
+    }
+    expect(got).toEqual(alone);
+    expect(cached).toEqual([0, 90, 90]);
+    // One request after the other: a dropped prefix makes room for the next.
+    const other = engine.sharePrefix(2);
+    engine.dropPrefix(prefix);
+    const read = (last: number) =>
+      engine.read({ prompt: Int32Array.of(5, 6, last), ids, prefix: other }, NEVER);
+    expect((await read(7)).cachedTokens).toBe(0);
+    await reply(engine, request(prompt(120, 11)));
+    expect((await read(8)).cachedTokens).toBe(2);
+    engine.dropPrefix(other);
   });
 });
 
@@ -288,7 +328,8 @@ test("refuses what it cannot run, by name, and goes on", async () => {
       expect((error as EngineError).message, what).toContain(message);
       expect((error as EngineError).stopped, what).toBe(false);
     }
-    await expect(engine.read(prompt(3), Int32Array.of(VOCAB), NEVER)).rejects.toThrow("got 512");
+    const outside = logitsAfter(engine, prompt(3), Int32Array.of(VOCAB));
+    await expect(outside).rejects.toThrow("got 512");
     expect(engine.stats()).toEqual({ waiting: 0, running: 0, stopped: false });
     expect((await reply(engine, request(prompt(3)))).reason).toBe("length");
   });
@@ -312,7 +353,7 @@ test("logits that are no numbers fail their request only, and their row is not r
     expect(beside.ids).toEqual(alone.ids);
     expect(error).toMatchObject({ name: "EngineError", stopped: false });
     // Not expect().rejects: it spins the event loop itself, and no message of a worker gets in.
-    const unread = await engine.read(bad, Int32Array.of(1), NEVER).catch((e: unknown) => e);
+    const unread = await logitsAfter(engine, bad, Int32Array.of(1)).catch((e: unknown) => e);
     expect(unread).toMatchObject({ message: "the model's logits are not finite" });
     expect(engine.stats()).toEqual({ waiting: 0, running: 0, stopped: false });
     // Only the healthy row is held.
@@ -349,7 +390,8 @@ test("an aborted wait ends at once and leaves the running request alone", async 
 test("an aborted read rejects with the signal's reason", async () => {
   await withEngine({}, async (engine) => {
     const controller = new AbortController();
-    const reading = engine.read(prompt(200), Int32Array.of(1), controller.signal);
+    const asked = { prompt: prompt(200), ids: Int32Array.of(1), prefix: null };
+    const reading = engine.read(asked, controller.signal);
     controller.abort(new Error("gone"));
     await expect(reading).rejects.toThrow("gone");
     await idle(engine);

@@ -27,6 +27,10 @@ export interface FakeEngineOptions {
 export interface FakeEngine extends EngineClient {
   /** Every request submitted so far, in order. */
   readonly requests: readonly GenerationRequest[];
+  /** Every prompt read so far, in order. */
+  readonly readings: readonly Int32Array[];
+  /** Whose shared prefix is kept; null: nobody's. */
+  readonly prefixOwner: () => number | null;
   /** Tokens produced so far over all requests: shows whether cancelled work went on. */
   readonly produced: () => number;
 }
@@ -40,6 +44,9 @@ export function fakeEngine(options: FakeEngineOptions): FakeEngine {
   let running = 0;
   let stopped = false;
   let produced = 0;
+  const readings: Int32Array[] = [];
+  let prefixes = 0;
+  let prefixOwner: number | null = null;
 
   /** Waits for a slot; false when the signal aborted first. */
   function acquire(signal: AbortSignal): Promise<boolean> {
@@ -116,6 +123,7 @@ export function fakeEngine(options: FakeEngineOptions): FakeEngine {
     maxRows,
     context,
     requests,
+    readings,
     produced: () => produced,
     submit(request, signal) {
       requests.push(request);
@@ -146,17 +154,29 @@ export function fakeEngine(options: FakeEngineOptions): FakeEngine {
       };
       return iterable;
     },
-    async read(prompt, ids, signal) {
+    async read({ prompt, ids, prefix }, signal, started) {
       if (!(await acquire(signal))) throw signal.reason;
       try {
         refuse(prompt);
+        readings.push(prompt);
+        started?.();
+        // As with one row for prefixes: the first to ask has it until it is dropped.
+        const cachedTokens = prefix !== null && prefix.id === prefixOwner ? prefix.length : 0;
+        prefixOwner ??= prefix?.id ?? null;
         await pause(options.delayMs ?? 0, signal);
         signal.throwIfAborted();
-        return Float32Array.from(ids, (id) => options.logit?.(prompt, id) ?? 0);
+        const logits = Float32Array.from(ids, (id) => options.logit?.(prompt, id) ?? 0);
+        if (!logits.every(Number.isFinite)) throw new EngineError("not finite", false);
+        return { logits, cachedTokens };
       } finally {
         release();
       }
     },
+    sharePrefix: (length) => ({ id: prefixes++, length }),
+    dropPrefix({ id }) {
+      if (prefixOwner === id) prefixOwner = null;
+    },
+    prefixOwner: () => prefixOwner,
     stats: () => ({ waiting: queue.length, running, stopped }),
     async close() {
       stopped = true;

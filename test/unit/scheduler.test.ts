@@ -1,11 +1,12 @@
 // The scheduler without a model: plans are printed as text and compared, outputs come from a function.
 
-import { expect, test } from "bun:test";
+import { describe, expect, test } from "bun:test";
 import { GREEDY } from "../../src/engine/sampling.ts";
 import {
   apply,
   cancel,
   createScheduler,
+  dropPrefix,
   enqueue,
   fail,
   hasWork,
@@ -14,6 +15,7 @@ import {
   type StepPlan,
 } from "../../src/engine/scheduler.ts";
 import { createSequence } from "../../src/engine/sequence.ts";
+import type { SharedPrefix } from "../../src/engine/types.ts";
 
 const CONTEXT = 100;
 const END = 999;
@@ -23,8 +25,15 @@ function submit(state: SchedulerState, id: number, prompt: readonly number[], ma
   enqueue(state, createSequence(id, Int32Array.from(prompt), purpose, CONTEXT));
 }
 
-function read(state: SchedulerState, id: number, prompt: readonly number[], ids: number[]): void {
-  enqueue(state, createSequence(id, Int32Array.from(prompt), { kind: "read", ids }, CONTEXT));
+function read(
+  state: SchedulerState,
+  id: number,
+  prompt: readonly number[],
+  ids: number[],
+  prefix: SharedPrefix | null = null,
+): void {
+  const purpose = { kind: "read", ids, prefix } as const;
+  enqueue(state, createSequence(id, Int32Array.from(prompt), purpose, CONTEXT));
 }
 
 /** "a row0 [0..4) want 1": which tokens of which sequence, in which row, asking for what. */
@@ -257,4 +266,86 @@ test("keeps its promises over a long mixed load: no row twice, no budget exceede
   expect(hasWork(state)).toBe(false);
   expect(id).toBe(200);
   expect(replies).toEqual(limits);
+});
+
+describe("a shared prefix", () => {
+  const PREFIX = { id: 7, length: 5 };
+  /** One step of readings only: what is planned, and what the sequence was told at its start. */
+  function readStep(state: SchedulerState): string {
+    const planned = plan(state);
+    apply(state, planned, [-1], () => Float32Array.of(1), "");
+    const told = planned.events.map((e) =>
+      e.kind === "started" ? ` cached ${e.cachedTokens}` : "",
+    );
+    return print(planned) + told.join("");
+  }
+
+  test("ends a step where it ends, and is copied there", () => {
+    const state = createScheduler(1, 8, 1);
+    read(state, 1, [1, 2, 3, 4, 5, 60, 61], [70], PREFIX);
+    expect(readStep(state)).toBe("cut row0 to 0 | #1 row0 [0..5) want 0 cached 0");
+    expect(readStep(state)).toBe("copy 5 of row0 to row1 | #1 row0 [5..7) want 2");
+    expect(hasWork(state)).toBe(false);
+  });
+
+  test("serves a later prompt of its request whose row was taken meanwhile", () => {
+    const state = createScheduler(1, 8, 1);
+    read(state, 1, [1, 2, 3, 4, 5, 60], [70], PREFIX);
+    submit(state, 2, [9, 9], 1);
+    read(state, 3, [1, 2, 3, 4, 5, 62, 63], [70], PREFIX);
+    readStep(state);
+    readStep(state);
+    expect(step(state, 50)[1]).toBe("#2 50 #2 length");
+    expect(readStep(state)).toBe("copy 5 of row1 to row0 | #3 row0 [5..7) want 2 cached 5");
+  });
+
+  test("is not copied back while the row still has more of the prompt", () => {
+    const state = createScheduler(1, 8, 1);
+    read(state, 1, [1, 2, 3, 4, 5, 60, 61], [70], PREFIX);
+    read(state, 2, [1, 2, 3, 4, 5, 60, 62], [70], PREFIX);
+    readStep(state);
+    readStep(state);
+    expect(readStep(state)).toBe("cut row0 to 6 | #2 row0 [6..7) want 2 cached 6");
+  });
+
+  test("is kept at once when the row holds it already", () => {
+    const state = createScheduler(1, 8, 1);
+    submit(state, 1, [1, 2, 3, 4, 5, 60], 1);
+    step(state, 50);
+    read(state, 2, [1, 2, 3, 4, 5, 60, 61], [70], PREFIX);
+    expect(readStep(state)).toBe(
+      "cut row0 to 6 | copy 5 of row0 to row1 | #2 row0 [6..7) want 2 cached 6",
+    );
+  });
+
+  test("belongs to the first request that asks, until it is dropped", () => {
+    const state = createScheduler(1, 8, 1);
+    const other = { id: 8, length: 2 };
+    read(state, 1, [1, 2, 3, 4, 5, 60], [70], PREFIX);
+    readStep(state);
+    readStep(state);
+    read(state, 2, [6, 7, 8], [70], other);
+    expect(readStep(state)).toBe("cut row0 to 0 | #2 row0 [0..3) want 2 cached 0");
+    dropPrefix(state, other.id);
+    expect(state.prefixOwner).toBe(PREFIX.id);
+    dropPrefix(state, PREFIX.id);
+    read(state, 3, [9, 7, 8], [70], other);
+    expect(readStep(state)).toBe("cut row0 to 0 | #3 row0 [0..2) want 0 cached 0");
+    expect(readStep(state)).toBe("copy 2 of row0 to row1 | #3 row0 [2..3) want 2");
+  });
+
+  test("is dropped when a reading of it fails", () => {
+    const state = createScheduler(1, 8, 1);
+    read(state, 1, [1, 2, 3, 4, 5, 60], [70], PREFIX);
+    readStep(state);
+    const planned = plan(state);
+    apply(state, planned, [-1], () => Float32Array.of(Number.NaN), "");
+    expect(state.prefixOwner).toBeNull();
+  });
+
+  test("changes nothing without a row for it", () => {
+    const state = createScheduler(1, 8);
+    read(state, 1, [1, 2, 3, 4, 5, 60], [70], PREFIX);
+    expect(readStep(state)).toBe("cut row0 to 0 | #1 row0 [0..6) want 2 cached 0");
+  });
 });

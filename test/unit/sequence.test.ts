@@ -34,7 +34,7 @@ test("starts waiting, with nothing computed and nothing generated", () => {
 
 test("copies its prompt, which the caller may use again", () => {
   const prompt = Int32Array.of(1, 2);
-  const sequence = createSequence(0, prompt, { kind: "read", ids: [5] }, 10);
+  const sequence = createSequence(0, prompt, { kind: "read", ids: [5], prefix: null }, 10);
   prompt[0] = 9;
   expect([...sequence.tokens]).toEqual([1, 2]);
   expect(sequence.limit).toBe(0);
