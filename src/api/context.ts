@@ -1,5 +1,6 @@
 // What the routes of one server share, and what a route handler is. Made by server.ts.
 
+import type { DecisionReader } from "../decide/reading.ts";
 import type { EngineClient } from "../engine/types.ts";
 import type { LoadedModel } from "../model/types.ts";
 import type { Admission } from "./admission.ts";
@@ -52,6 +53,8 @@ export interface ServerContext {
   readonly bodies: BodyReaders;
   /** Of the second contract, which the WebSocket speaks in both modes. */
   readonly strictBodies: BodyReaders;
+  /** Of /v1/systemone. */
+  readonly decisions: DecisionReader;
   readonly admission: Admission;
   readonly telemetry: Telemetry;
   /** Number of the next reply id. */

@@ -163,7 +163,8 @@ function beginTrace(
   };
 }
 
-function deadlinePassed(deadlineMs: number): ApiError {
+/** The error of a request that took too long. */
+export function deadlinePassed(deadlineMs: number): ApiError {
   const message = `the request took longer than the deadline of ${deadlineMs / 1000} s`;
   return new ApiError(504, message, null, "deadline_exceeded");
 }

@@ -11,6 +11,7 @@ import { corsHeaders, isLoopback, preflight, requireHost } from "./origin.ts";
 import { modelsBody } from "./respond.ts";
 import { createBodyReaders, createStrictReaders } from "./schema.ts";
 import { STREAM_HEADERS } from "./stream.ts";
+import { createDecisionReader, systemOne } from "./systemone.ts";
 import { createTelemetry } from "./telemetry.ts";
 
 /** The contract's body limit for a text model. */
@@ -51,7 +52,11 @@ const ROUTES: ReadonlyMap<string, Methods> = new Map<string, Methods>([
   ["/v1/models", { GET: ({ options }) => json(modelsBody(options.servedName)) }],
   ["/v1/chat/completions", { POST: chat }],
   ["/v1/completions", { POST: completions }],
+  ["/v1/systemone", { POST: systemOne }],
 ]);
+
+/** Routes that the second contract does not have. */
+const DEFAULT_MODE_ONLY: ReadonlySet<string> = new Set(["/v1/systemone"]);
 
 /**
  * Opens the port and serves until stopped.
@@ -106,7 +111,8 @@ export function startServer(options: ServerOptions): RunningServer {
   }
 
   function route(call: Call): Response | Promise<Response> {
-    const methods = ROUTES.get(call.route);
+    const missing = options.strict && DEFAULT_MODE_ONLY.has(call.route);
+    const methods = missing ? undefined : ROUTES.get(call.route);
     if (methods === undefined) throw new ApiError(404, "no such path", null);
     const { method } = call.request;
     if (method === "OPTIONS") {
@@ -156,6 +162,7 @@ function createContext(options: ServerOptions): ServerContext {
     bodyLimitBytes: BODY_LIMIT_BYTES,
     bodies: options.strict ? strictBodies : createBodyReaders({ servedName, vocabSize }),
     strictBodies,
+    decisions: createDecisionReader(options),
     admission: createAdmission(engine.maxRows, options.queueDepth),
     telemetry: createTelemetry(engine.maxRows * engine.context, options.metricsCompat),
     nextReply: () => ++replies,

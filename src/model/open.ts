@@ -5,6 +5,7 @@ import { basename, join, resolve } from "node:path";
 import { z } from "zod";
 import { archOfGguf, archOfModelType } from "../arch/index.ts";
 import type { ArchPlan } from "../arch/types.ts";
+import { readDeciderConfig } from "../decide/decider-config.ts";
 import { ModelError } from "../errors.ts";
 import { createTemplate } from "../text/template.ts";
 import { createTokenizer } from "../text/tokenizer.ts";
@@ -101,6 +102,7 @@ function openFolder(dir: string, name: string): LoadedModel {
       template === undefined
         ? null
         : createTemplate(template, { bos: texts.bos_token ?? "", eos: texts.eos_token ?? "" }, dir),
+    decider: readDeciderConfig(dir),
   };
 }
 
@@ -202,6 +204,7 @@ function openGguf(path: string, name: string): LoadedModel {
       template === undefined
         ? null
         : createTemplate(template, { bos: text(vocab.bosId), eos: text(vocab.eosId) }, path),
+    decider: null,
   };
 }
 

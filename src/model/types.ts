@@ -1,6 +1,7 @@
 // A model ready to be run: the plan blob for the C library and what text and serving need, and the
 // tensor tables that the two file parsers (gguf.ts, safetensors.ts) hand to the plan builder.
 
+import type { DeciderConfig } from "../decide/decider-config.ts";
 import type { ChatTemplate, Tokenizer } from "../text/types.ts";
 
 /** A file with weights, as its header parser saw it. */
@@ -62,4 +63,6 @@ export interface LoadedModel {
   readonly tokenizer: Tokenizer;
   /** null for a base model. */
   readonly template: ChatTemplate | null;
+  /** How a decider reads decisions; null for every other model. */
+  readonly decider: DeciderConfig | null;
 }

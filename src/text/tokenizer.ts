@@ -45,11 +45,13 @@ export function createTokenizer(source: TokenizerSource): Tokenizer {
   );
   const special = new Set(spec.added.filter((token) => token.special).map((token) => token.id));
   const vocabSize = spec.tokens.length;
+  const longest = longestEntryBytes(spec);
 
   return {
     vocabSize,
     bosId: spec.bosId,
-    longestTokenBytes: longestTokenBytes(spec),
+    longestTokenBytes: Math.min(longest * shrinkFactor(spec.normalizer), Number.MAX_SAFE_INTEGER),
+    longestEntryBytes: longest,
     encode(text, addSpecial) {
       const out: number[] = addSpecial ? [...spec.prefix] : [];
       before(text, out, (section, isFirst) => {
@@ -337,8 +339,8 @@ function tokenBytes(token: string, byteLevel: boolean): Uint8Array {
   return bytes;
 }
 
-// Most bytes of a text one token can swallow; without an end where a token may swallow any number.
-function longestTokenBytes(spec: TokenizerSpec): number {
+// Most bytes of normalized text one token can swallow; no bound where a token may swallow any number.
+function longestEntryBytes(spec: TokenizerSpec): number {
   const endless =
     spec.added.some((token) => token.lstrip || token.rstrip) ||
     (!spec.byteLevel && !spec.byteFallback) ||
@@ -352,7 +354,7 @@ function longestTokenBytes(spec: TokenizerSpec): number {
     if (token === undefined || token.length * (spec.byteLevel ? 1 : 3) <= longest) continue;
     longest = Math.max(longest, spec.byteLevel ? token.length : Buffer.byteLength(token));
   }
-  return Math.min(longest * shrinkFactor(spec.normalizer), Number.MAX_SAFE_INTEGER);
+  return longest;
 }
 
 // How many bytes of text one byte of normalized text stands for at most.

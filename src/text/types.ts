@@ -13,6 +13,8 @@ export interface Tokenizer {
   readonly bosId: number | null;
   /** Upper bound of the bytes one token can stand for; lets long text be refused untokenised. */
   readonly longestTokenBytes: number;
+  /** The same without what normalizing may shrink: the longest entry of the vocabulary. */
+  readonly longestEntryBytes: number;
   /**
    * Token ids of a text. Text that spells a special token becomes that token.
    * @param addSpecial add what the tokenizer's own post-processor adds (BOS): true for raw

@@ -33,6 +33,7 @@ export function byteTokenizer(bosId: number | null = null): Tokenizer {
     vocabSize: VOCAB_SIZE,
     bosId,
     longestTokenBytes: LONG_TEXT.length,
+    longestEntryBytes: LONG_TEXT.length,
     encode: (text) => Int32Array.from(encoder.encode(text)),
     pieceBytes(id) {
       if (id < 256) return Uint8Array.of(id);
@@ -89,6 +90,7 @@ export function startTestServer(options: TestServerOptions = {}): TestServer {
       eosIds: [EOS],
       tokenizer: byteTokenizer(),
       template: bracketTemplate(),
+      decider: null,
       ...model,
     },
     engine,

@@ -7,6 +7,7 @@ const byteTokenizer: Tokenizer = {
   vocabSize: 257,
   bosId: null,
   longestTokenBytes: 1,
+  longestEntryBytes: 1,
   encode: (text) => Int32Array.from(new TextEncoder().encode(text)),
   pieceBytes: (id) => (id < 256 ? Uint8Array.of(id) : new Uint8Array(0)),
   idOf: () => null,

@@ -16,6 +16,7 @@ const BYTES: Tokenizer = {
   vocabSize: 256,
   bosId: null,
   longestTokenBytes: 1,
+  longestEntryBytes: 1,
   encode: (text) => Int32Array.from(new TextEncoder().encode(text)),
   pieceBytes: (id) => Uint8Array.of(id),
   idOf: () => null,
@@ -43,6 +44,7 @@ function modelWith(template: boolean): LoadedModel {
           render: (messages) => ({ prompt: show(messages), systemFolded: false }),
         }
       : null,
+    decider: null,
   };
 }
 
