@@ -1,7 +1,7 @@
 // How many requests may wait. Counters only: the engine keeps the queue itself. A request is waiting
 // from its admission until the engine starts it, and running from then on. Called by generate.ts.
 
-import { ApiError } from "../errors.ts";
+import { overloaded } from "./errors.ts";
 
 /** One admitted request; leave() must be called once, whatever became of it. */
 export interface Ticket {
@@ -29,7 +29,7 @@ export function createAdmission(maxRows: number, queueDepth: number): Admission 
     enter() {
       // A free row is not "waiting", even in the moment before the engine takes it.
       if (waiting + running >= maxRows + queueDepth) {
-        throw new ApiError(429, "the request queue is full", null, "overloaded");
+        throw overloaded("the request queue is full");
       }
       waiting++;
       let state: "waiting" | "running" | "left" = "waiting";

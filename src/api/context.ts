@@ -28,8 +28,12 @@ export interface ServerOptions {
   readonly metricsCompat: "none" | "vllm";
   /** The second contract: fewer fields, stable error codes, admission by bytes (docs/strict.md). */
   readonly strict: boolean;
+  /** WebSocket sessions open at once. */
+  readonly maxSessions: number;
   /** Seconds that a connection may stay open without a request; absent: the server's own bound. */
   readonly idleSeconds?: number;
+  /** Milliseconds that a WebSocket client may read nothing; absent: the server's own bound. */
+  readonly stallMs?: number;
   /** Takes one line; never holds text of a request or a reply. */
   readonly log: (line: string) => void;
 }
@@ -43,6 +47,8 @@ export interface Call {
   readonly route: string;
   /** Lets the runtime drop the connection again when it is idle; while answering it may not. */
   limitIdle(): void;
+  /** Turns the request into a WebSocket: null then, else the answer that refuses it. */
+  openSession(): Response | null;
 }
 
 /** The state that the handlers of one server share. */
@@ -68,4 +74,8 @@ export interface ServerContext {
   noteOnce(line: string): void;
 }
 
-export type Handler = (context: ServerContext, call: Call) => Response | Promise<Response>;
+/** Answers a request; null when it became a WebSocket. */
+export type Handler = (
+  context: ServerContext,
+  call: Call,
+) => Response | null | Promise<Response | null>;

@@ -33,6 +33,11 @@ export function engineUnavailable(): ApiError {
   return new ApiError(503, ENGINE_STOPPED, null, "not_ready");
 }
 
+/** The error of work there is no room for just now. */
+export function overloaded(message: string): ApiError {
+  return new ApiError(429, message, null, "overloaded");
+}
+
 /** The error of a server that finishes its work and takes no more. */
 export function shuttingDown(): ApiError {
   return new ApiError(503, "the server is shutting down", null, SHUTTING_DOWN);

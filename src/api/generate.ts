@@ -23,13 +23,13 @@ export async function readJson(context: ServerContext, call: Call): Promise<Json
 export async function generate(context: ServerContext, call: Call, work: Work): Promise<Response> {
   const { stream } = work.fields;
   const job = await startJob(context, work, {
-    requestId: call.id,
     route: call.route,
     signal: call.request.signal,
-    ended(status) {
+    deadlineMs: context.options.deadlineMs,
+    ended(status, begun) {
       call.limitIdle();
-      // A whole answer is counted when it is made; a stream's end is known only now.
-      if (stream) context.telemetry.answered(call.route, status);
+      // Whole answers and refusals are counted as they are made; a stream's end is known only now.
+      if (stream && begun) context.telemetry.answered(call.route, status);
     },
   });
   const exchange: Exchange = { context, call, work, job };

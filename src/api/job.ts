@@ -27,12 +27,13 @@ export interface Work {
 
 /** Who waits for the reply. */
 export interface Caller {
-  readonly requestId: string;
   readonly route: string;
   /** Aborts when nobody waits any more; an ApiError as its reason is the error to end with. */
   readonly signal: AbortSignal;
-  /** Called once, when the place is free again. */
-  ended(status: number): void;
+  /** Longest time from the admission on; null for no limit. */
+  readonly deadlineMs: number | null;
+  /** Called once, when the place is free again. @param begun false when startJob throws */
+  ended(status: number, begun: boolean): void;
 }
 
 /** A running generation and everything that must end with it. */
@@ -54,7 +55,8 @@ export interface Job {
  * @throws ApiError 400 for a prompt that is refused, 429, 503, or whatever ended it meanwhile
  */
 export async function startJob(context: ServerContext, work: Work, caller: Caller): Promise<Job> {
-  const { engine, model, servedName, defaults, deadlineMs } = context.options;
+  const { engine, model, servedName, defaults } = context.options;
+  const { deadlineMs } = caller;
   if (context.draining()) throw shuttingDown();
   if (engine.stats().stopped) throw engineUnavailable();
   const ticket = context.admission.enter();
@@ -70,7 +72,7 @@ export async function startJob(context: ServerContext, work: Work, caller: Calle
     context.workStop.signal.removeEventListener("abort", drop);
     ticket.leave();
     if (trace !== null) context.telemetry.end(trace, status, performance.now());
-    caller.ended(status);
+    caller.ended(status, trace !== null);
   };
   // The place is free at once, even when a client that reads nothing leaves its frames unread.
   const abort = (reason: Error): void => {
@@ -103,18 +105,19 @@ export async function startJob(context: ServerContext, work: Work, caller: Calle
     const head = { id: format.idPrefix + context.nextReply(), created, model: servedName };
     const sampling = resolveSampling(fields.sampling, defaults);
     const begun = beginTrace(caller.route, head, fields, sampling, ids.length, admittedMs);
-    trace = begun;
     const room = engine.context - ids.length;
+    const maxTokens = Math.min(fields.maxTokens ?? room, room);
     const events = engine.submit(
       {
         ids,
-        maxTokens: Math.min(fields.maxTokens ?? room, room),
+        maxTokens,
         stopIds: fields.ignoreEos ? [] : model.eosIds,
         sampling,
       },
       own.signal,
     );
     context.telemetry.begin(begun);
+    trace = begun;
     const observer = {
       started(cachedTokens: number): void {
         ticket.started();
@@ -128,7 +131,8 @@ export async function startJob(context: ServerContext, work: Work, caller: Calle
       },
     };
     const matcher = createStopMatcher(fields.stop);
-    const parts = reply(events, createDetokenizer(model.tokenizer), matcher, observer);
+    const detokenizer = createDetokenizer(model.tokenizer);
+    const parts = reply(events, detokenizer, matcher, maxTokens, observer);
     return { head, trace: begun, parts, abort, reason: () => own.signal.reason, finish };
   } catch (error) {
     // finish() has counted an abort already; a refusal is counted here.

@@ -29,6 +29,18 @@ export function requireHost(request: Request, allowedHosts: readonly string[]): 
   throw new ApiError(403, "this Host is not served; --allowed-host adds one", null);
 }
 
+/**
+ * Refuses a page of another origin, which a browser lets open a WebSocket without asking.
+ * @throws ApiError 403
+ */
+export function requireSameOrigin(request: Request, origins: readonly string[]): void {
+  const origin = request.headers.get("origin");
+  if (origin === null || origins.includes("*") || origins.includes(origin)) return;
+  const host = URL.parse(origin)?.host ?? "";
+  if (host !== "" && host === request.headers.get("host")?.toLowerCase()) return;
+  throw originRefused();
+}
+
 /** The CORS headers of any answer; none when CORS is off or the origin is not allowed. */
 export function corsHeaders(
   request: Request,
@@ -60,7 +72,7 @@ export function preflight(
   if (origins.length === 0 || origin === null) return null;
   if (request.headers.get("access-control-request-method") === null) return null;
   if (!origins.includes("*") && !origins.includes(origin)) {
-    throw new ApiError(403, "this origin is not allowed; --cors-origin adds one", null);
+    throw originRefused();
   }
   const asked = request.headers.get("access-control-request-headers");
   return new Response(null, {
@@ -71,4 +83,8 @@ export function preflight(
       "access-control-max-age": String(PREFLIGHT_SECONDS),
     },
   });
+}
+
+function originRefused(): ApiError {
+  return new ApiError(403, "this origin is not allowed; --cors-origin adds one", null);
 }

@@ -26,15 +26,19 @@ export interface ReplyObserver {
 
 /**
  * Runs one generation to its end. A stop string's tokens are counted, but text and ids end before
+ * it. There are at most `maxTokens` parts: the last token's text waits for what was held back before
  * it. Returns null when the events ended without "done": the generation was cancelled.
  */
 export async function* reply(
   events: AsyncIterable<GenerationEvent>,
   detokenizer: Detokenizer,
   matcher: StopMatcher,
+  maxTokens: number,
   observer: ReplyObserver,
 ): AsyncGenerator<ReplyPart, ReplyEnd | null, undefined> {
   const covered = coverage();
+  let count = 0;
+  let held = "";
   for await (const event of events) {
     if (event.kind === "started") {
       observer.started(event.cachedTokens);
@@ -44,7 +48,7 @@ export async function* reply(
       const tail = detokenizer.end();
       covered.made(tail.length);
       const last = matcher.push(tail);
-      const text = last.stopped ? last.text : last.text + matcher.end();
+      const text = held + (last.stopped ? last.text : last.text + matcher.end());
       const ids = covered.shown(text.length);
       const left = last.stopped ? [] : covered.rest();
       if (text === "")
@@ -54,11 +58,13 @@ export async function* reply(
     }
     for (const id of event.ids) {
       observer.token();
+      count++;
       const made = detokenizer.push(id);
       covered.token(id, made.length);
       if (made === "") continue;
       const { text, stopped } = matcher.push(made);
-      if (text !== "") yield { text, ids: covered.shown(text.length) };
+      if (count === maxTokens && !stopped) held = text;
+      else if (text !== "") yield { text, ids: covered.shown(text.length) };
       if (stopped) return { reason: "stop", ids: covered.shown(0) };
     }
   }

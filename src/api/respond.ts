@@ -96,6 +96,13 @@ export function modelsBody(servedName: string): string {
   return `{"data":[{"id":${id},"object":"model","owned_by":"inferno"}],"object":"list"}`;
 }
 
+/** The three counts as a JSON object. */
+export function usageObject({ promptTokens, completionTokens }: Usage): string {
+  const total = promptTokens + completionTokens;
+  const counts = `"completion_tokens":${completionTokens},"prompt_tokens":${promptTokens}`;
+  return `{${counts},"total_tokens":${total}}`;
+}
+
 function frameWriters(
   head: ReplyHead,
   object: string,
@@ -124,8 +131,6 @@ function idsText(ids: ShownIds): string {
   return ids === null ? "" : `,"token_ids":[${ids.join(",")}]`;
 }
 
-function usageText({ promptTokens, completionTokens }: Usage): string {
-  const total = promptTokens + completionTokens;
-  const counts = `"completion_tokens":${completionTokens},"prompt_tokens":${promptTokens}`;
-  return `"usage":{${counts},"total_tokens":${total}}`;
+function usageText(usage: Usage): string {
+  return `"usage":${usageObject(usage)}`;
 }

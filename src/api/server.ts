@@ -13,6 +13,7 @@ import { createBodyReaders, createStrictReaders } from "./schema.ts";
 import { STREAM_HEADERS } from "./stream.ts";
 import { createDecisionReader, systemOne } from "./systemone.ts";
 import { createTelemetry } from "./telemetry.ts";
+import { createSessions, type Session } from "./websocket.ts";
 
 /** The contract's body limit for a text model. */
 const BODY_LIMIT_BYTES = 4 * 2 ** 20;
@@ -25,6 +26,9 @@ const STRICT_MAX_TOKENS = 512;
  * further request. It is switched off while a request is answered, since a long prefill is silent.
  */
 const IDLE_SECONDS = 120;
+
+/** The status of a request that became a WebSocket. */
+const SWITCHED_STATUS = 101;
 
 /** How often draining looks whether the last answer has been written. */
 const DRAIN_POLL_MS = 10;
@@ -53,6 +57,7 @@ const ROUTES: ReadonlyMap<string, Methods> = new Map<string, Methods>([
   ["/v1/chat/completions", { POST: chat }],
   ["/v1/completions", { POST: completions }],
   ["/v1/systemone", { POST: systemOne }],
+  ["/v1/ws", { GET: (_context, call) => call.openSession() }],
 ]);
 
 /** Routes that the second contract does not have. */
@@ -68,7 +73,8 @@ export function startServer(options: ServerOptions): RunningServer {
   const idleSeconds = options.idleSeconds ?? IDLE_SECONDS;
   let drainBegun = false;
 
-  const server = Bun.serve({
+  const sessions = createSessions(context);
+  const server = Bun.serve<Session>({
     hostname: options.host,
     port: options.port,
     idleTimeout: idleSeconds,
@@ -77,6 +83,7 @@ export function startServer(options: ServerOptions): RunningServer {
     development: false,
     // Without development Bun would share the port with another server in silence.
     reusePort: false,
+    websocket: sessions.handler,
     async fetch(request, bun) {
       bun.timeout(request, 0);
       const call: Call = {
@@ -85,8 +92,13 @@ export function startServer(options: ServerOptions): RunningServer {
         route: pathOf(request),
         // The runtime keeps the setting for the connection's later requests, too.
         limitIdle: () => bun.timeout(request, idleSeconds),
+        openSession: () => sessions.upgrade(call, bun),
       };
       const response = await answer(call);
+      if (response === null) {
+        context.telemetry.answered(call.route, SWITCHED_STATUS);
+        return;
+      }
       // A stream goes on: generate.ts does it when the last frame is made.
       if (!isStream(response)) call.limitIdle();
       response.headers.set("x-request-id", call.id);
@@ -100,7 +112,7 @@ export function startServer(options: ServerOptions): RunningServer {
     },
   });
 
-  async function answer(call: Call): Promise<Response> {
+  async function answer(call: Call): Promise<Response | null> {
     try {
       if (loopback) requireHost(call.request, options.allowedHosts);
       return await route(call);
@@ -110,7 +122,7 @@ export function startServer(options: ServerOptions): RunningServer {
     }
   }
 
-  function route(call: Call): Response | Promise<Response> {
+  function route(call: Call): ReturnType<Handler> {
     const missing = options.strict && DEFAULT_MODE_ONLY.has(call.route);
     const methods = missing ? undefined : ROUTES.get(call.route);
     if (methods === undefined) throw new ApiError(404, "no such path", null);
@@ -128,7 +140,8 @@ export function startServer(options: ServerOptions): RunningServer {
 
   async function settled(timeoutMs: number): Promise<void> {
     const end = performance.now() + timeoutMs;
-    while (server.pendingRequests > 0 && performance.now() < end) await Bun.sleep(DRAIN_POLL_MS);
+    const busy = (): boolean => server.pendingRequests + sessions.open() > 0;
+    while (busy() && performance.now() < end) await Bun.sleep(DRAIN_POLL_MS);
   }
 
   return {

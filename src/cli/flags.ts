@@ -234,6 +234,15 @@ export const FLAGS = [
     help: "serves the second contract: few fields, stable error codes, 4096 tokens",
   },
   {
+    name: "max-sessions",
+    kind: "integer",
+    commands: ["serve"],
+    fallback: "64",
+    min: 0,
+    max: 65536,
+    help: "WebSocket sessions open at once; one more is answered 429",
+  },
+  {
     name: "max-tokens",
     kind: "integer",
     commands: ["run"],

@@ -1,5 +1,6 @@
 // Opens a model and its engine with the settings that `serve` and `run` share.
 
+import { STRICT_CONTEXT } from "../api/prompt.ts";
 import { createEngineClient, type OwnedEngine } from "../engine/client.ts";
 import { UsageError } from "../errors.ts";
 import { openModel } from "../model/open.ts";
@@ -42,7 +43,7 @@ async function loadModel(
     model,
     threads: flags.threads ?? 0,
     maxRows,
-    context: flags.context ?? Math.min(most, DEFAULT_CONTEXT),
+    context: flags.context ?? Math.min(most, flags.strict ? STRICT_CONTEXT : DEFAULT_CONTEXT),
     stepTokens: STEP_TOKENS,
     activations: flags.activations,
     onProgress: progress.at,

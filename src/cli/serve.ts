@@ -74,6 +74,7 @@ function listen({ model, engine }: Loaded, servedName: string, flags: FlagValues
       allowedHosts: flags["allowed-host"],
       metricsCompat: flags["metrics-compat"] ?? "none",
       strict,
+      maxSessions: flags["max-sessions"],
       log: (line) => process.stderr.write(`caldrix: ${line}\n`),
     });
   } catch (error) {

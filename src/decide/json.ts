@@ -41,17 +41,18 @@ const MAX_INTEGER_DIGITS = 400;
 
 /**
  * Reads one JSON document.
+ * @param what the document's name in messages
  * @throws ApiError 400 with param null; the message names the place, never the text.
  */
-export function parseJson(bytes: Uint8Array): JsonDocument {
+export function parseJson(bytes: Uint8Array, what = "the request body"): JsonDocument {
   let text: string;
   try {
     // Skips a leading byte order mark, too.
     text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch {
-    throw new ApiError(400, "the request body is not valid UTF-8", null);
+    throw new ApiError(400, `${what} is not valid UTF-8`, null);
   }
-  return read(text);
+  return read(text, what);
 }
 
 /** True for a number in either form. */
@@ -149,7 +150,7 @@ const ESCAPES: Readonly<Record<string, string>> = {
   t: "\t",
 };
 
-function read(text: string): JsonDocument {
+function read(text: string, what: string): JsonDocument {
   const length = text.length;
   const path: (string | number)[] = [];
   const duplicates = new Map<string | number, JsonPath>();
@@ -162,11 +163,7 @@ function read(text: string): JsonDocument {
 
   function fail(wanted: string): never {
     const got = at < length ? `character ${at + 1}` : "the end of the body";
-    throw new ApiError(
-      400,
-      `the request body is not valid JSON: expected ${wanted} at ${got}`,
-      null,
-    );
+    throw new ApiError(400, `${what} is not valid JSON: expected ${wanted} at ${got}`, null);
   }
 
   function skipSpace(): void {
@@ -199,7 +196,7 @@ function read(text: string): JsonDocument {
 
   function enter(depth: number): void {
     if (depth > MAX_DEPTH) {
-      throw new ApiError(400, `the request body is nested deeper than ${MAX_DEPTH} levels`, null);
+      throw new ApiError(400, `${what} is nested deeper than ${MAX_DEPTH} levels`, null);
     }
     at++;
     skipSpace();
@@ -323,7 +320,7 @@ function read(text: string): JsonDocument {
     if (first < 0xd800 || first > 0xdfff) return String.fromCharCode(first);
     const second = first < 0xdc00 && text.startsWith("\\u", at) ? readHex() : 0;
     if (second < 0xdc00 || second > 0xdfff) {
-      throw new ApiError(400, "the request body has an escape of a lone surrogate", null);
+      throw new ApiError(400, `${what} has an escape of a lone surrogate`, null);
     }
     return String.fromCharCode(first, second);
   }

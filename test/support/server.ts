@@ -111,6 +111,7 @@ export function startTestServer(options: TestServerOptions = {}): TestServer {
     allowedHosts: [],
     metricsCompat: "none",
     strict: false,
+    maxSessions: 4,
     log: (line) => lines.push(line),
     ...rest,
   });
@@ -200,11 +201,11 @@ export function exchange(port: number, data: string | Uint8Array, quietMs = 300)
   });
 }
 
-/** Waits until `done`, looking every few milliseconds; fails after a second. */
-export async function until(done: () => boolean): Promise<void> {
-  const end = performance.now() + 1000;
+/** Waits until `done`, looking every few milliseconds; fails after a while, a second if not told. */
+export async function until(done: () => boolean, mostMs = 1000): Promise<void> {
+  const end = performance.now() + mostMs;
   while (!done()) {
-    if (performance.now() > end) throw new Error("it did not happen within a second");
+    if (performance.now() > end) throw new Error(`it did not happen within ${mostMs} ms`);
     await Bun.sleep(2);
   }
 }

@@ -47,6 +47,7 @@ describe("command line", () => {
       "allowed-host": [],
       "metrics-compat": null,
       strict: false,
+      "max-sessions": 64,
       "max-tokens": null,
       system: null,
     });

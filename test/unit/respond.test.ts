@@ -155,9 +155,29 @@ test("reply ends with null when the events end without done", async () => {
     events(),
     { push: (id) => String.fromCharCode(id), end: () => "" },
     { push: (text) => ({ text, stopped: false }), end: () => "" },
+    10,
     { started: (cached) => seen.push(cached), token: () => seen.push(-1) },
   );
   expect(await parts.next()).toEqual({ done: false, value: { text: "A", ids: [65] } });
   expect(await parts.next()).toEqual({ done: true, value: null });
   expect(seen).toEqual([3, -1]);
+});
+
+test("reply makes no more parts than tokens are allowed", async () => {
+  async function* events(): AsyncGenerator<GenerationEvent> {
+    yield { kind: "started", cachedTokens: 0 };
+    yield { kind: "tokens", ids: [1, 2] };
+    yield { kind: "done", reason: "length" };
+  }
+  // Each token shows one letter and may begin a stop string with the next.
+  const parts = reply(
+    events(),
+    { push: (id) => `${id}-`, end: () => "" },
+    { push: (text) => ({ text: text.slice(0, 1), stopped: false }), end: () => "-" },
+    2,
+    { started: () => {}, token: () => {} },
+  );
+  const texts: string[] = [];
+  for await (const { text } of parts) texts.push(text);
+  expect(texts).toEqual(["1", "2-"]);
 });
